@@ -143,6 +143,7 @@ export class PartitionLoad {
   /** Adds the next frame. */
   async add(sequence: number, header: FrameHeader, raw: Buffer): Promise<void> {
     this.#bytes += raw.length;
+    this.#checkOrder(header);
     const body = this.#assembler.take(header, raw);
     let ranges: ValueRanges | undefined;
     if (body) {
@@ -168,6 +169,17 @@ export class PartitionLoad {
       );
     }
     this.frames.push({ sequence, header, ranges });
+  }
+
+  /** @throws TidemarkError LOG_FRAME_CORRUPT when the frame does not follow the one before: an event is looked up by offsets. */
+  #checkOrder({ frame, part = 1, first_offset }: FrameHeader): void {
+    const before = this.frames.at(-1)?.header;
+    if (this.#dataset.offset.order !== 'numeric' || part > 1 || before === undefined) return;
+    if (BigInt(first_offset) > BigInt(before.last_offset)) return;
+    throw new TidemarkError(
+      'LOG_FRAME_CORRUPT',
+      `Frame ${frame} begins at ${first_offset}, which does not follow ${before.last_offset}, the end of the frame before`,
+    );
   }
 
   /** @throws TidemarkError LOG_FRAME_CORRUPT when the header misstates the times: reads with filters rely on them. */

@@ -62,7 +62,7 @@ interface OpenAttempt {
   readonly attempt: number;
 }
 
-/** What one command has done for a document. It outlives an outage, after which the document is read again. */
+/** What one command has done for a document. It outlives a reading, after which the document may be read again. */
 export interface DocumentHistory {
   /** Attempts that the command opened and that have no manifest yet, by partition. */
   readonly open: Map<string, OpenAttempt>;

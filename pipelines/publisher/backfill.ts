@@ -134,7 +134,7 @@ function knownPartitions(
   return catalog.partitionsOf(dataset, keys);
 }
 
-/** One document, read again after an outage. @returns an error that every further document would meet, too. */
+/** One document, read again after an outage or when its decoder asks for it. @returns an error that every further document would meet, too. */
 async function* publishOne(
   request: DocumentRequest,
   needs: BackfillNeeds,

@@ -135,7 +135,7 @@ export interface AttemptFacts extends Intent {
   readonly free: number;
   /** Other partitions that hold heights of this one. */
   readonly overlapping: readonly KnownPartition[];
-  /** The revision that this command started for the partition before an outage made it read the document again. */
+  /** The revision that this command started for the partition before it had to read the document again. */
   readonly started: number | undefined;
 }
 

@@ -86,7 +86,7 @@ interface Track {
   lookahead: number;
 }
 
-/** One reading of a document. After an outage its course has another. */
+/** One reading of a document. After an outage, or when a decoder asks for it, its course has another. */
 interface Reading {
   readonly request: DocumentRequest;
   readonly course: Course;

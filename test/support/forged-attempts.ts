@@ -185,6 +185,11 @@ export const CASES: readonly Case[] = [
     reason: /holds times from .* its header says/,
   },
   {
+    name: 'a frame that says it begins with an id of the frame before',
+    spoil: framesAre(([first, second]) => Object.assign(second.header, { first_offset: first.header.last_offset })),
+    reason: /Frame 1 begins at \d+, which does not follow \d+/,
+  },
+  {
     name: 'a frame of garbage, rightly signed',
     spoil: frameIs(() => Buffer.from('garbage\n'.repeat(100))),
     reason: /not a trade|cannot hold/,

@@ -282,5 +282,5 @@ describe('the end', () => {
     await said(child);
     child.kill('SIGTERM');
     expect(await once(child, 'exit')).toEqual([0, null]);
-  });
+  }, 30_000);
 });

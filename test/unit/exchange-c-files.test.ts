@@ -54,6 +54,9 @@ describe('a file', () => {
       const items = decode(generateLines({ ...options, order }).join(''), { pieces, frame, run });
       expect(factsOf(items)).toEqual(factsOf(sorted));
       expect(rawOf(items)).toBe(rawOf(sorted));
+      // The same frames: a publisher that was killed compares those of the log with its own.
+      const same = decode(generateLines({ ...options, order: 'ids' }).join(''), { frame });
+      expect(runsOf(items).map(({ raw }) => raw.length)).toEqual(runsOf(same).map(({ raw }) => raw.length));
     }
     const crlf = generateLines({ ...options, order: 'shuffled' })
       .join('')
@@ -173,6 +176,11 @@ describe('rows to be sorted', () => {
     return found;
   };
 
+  const inOrder = (ids: readonly number[]): Found[] => {
+    const order = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
+    return order.map((index) => [ids[index], index + 2, `${ids[index]}/${index}`]);
+  };
+
   /** Puts lines of these ids, some at once, and takes what comes out each time. Sorts them as a whole where that is asked for. */
   function sorted(ids: readonly number[], together: number, options: Omit<SortedRowsOptions, 'openScratch'>): Found[] {
     using held = new SortedRows({ openScratch: () => openScratch(tmpdir()), ...options });
@@ -207,14 +215,32 @@ describe('rows to be sorted', () => {
           const ascending = ids.toSorted((a, b) => a - b);
           const nearlyAscending = ascending.map((each, index) => ascending[index ^ 1] ?? each);
           for (const list of [ids, ascending, nearlyAscending]) {
-            const order = [...list.keys()].sort((a, b) => list[a] - list[b] || a - b);
-            const expected = order.map((index) => [list[index], index + 2, `${list[index]}/${index}`]);
-            expect(sorted(list, together, { runBytes })).toEqual(expected);
+            expect(sorted(list, together, { runBytes })).toEqual(inOrder(list));
           }
         }),
         { numRuns: runs(100) },
       );
     }
+  });
+
+  test('come in the order of their ids from every order of six rows in runs of one and of two', () => {
+    const orders = (ids: readonly number[]): number[][] =>
+      ids.length === 0 ? [[]] : ids.flatMap((id, at) => orders(ids.toSpliced(at, 1)).map((rest) => [id, ...rest]));
+    for (const ids of orders([0, 1, 2, 3, 4, 5])) {
+      // 0, 0, 1, 1, 2 and 2 as well: each id comes twice.
+      for (const list of [ids, ids.map((id) => id >> 1)]) {
+        for (const together of [1, 2]) expect(sorted(list, together, { runBytes: 1 })).toEqual(inOrder(list));
+      }
+    }
+  });
+
+  // The runs of the first list end with 0, 5, 1 and 6: after the third, rows above 1 were taken for later than 5.
+  test.each([
+    ['a row below those that came out', 1, [0, 5, 1, 6, 2]],
+    ['a row that came out', 2, [0, 1, 6, 7, 2, 3, 8, 9, 6, 10]],
+    ['the row that came out last', 2, [100, 299, 201, 200, 300, 301, 299, 302]],
+  ])('are sorted as a whole when %s comes again after two runs out of order', (_, together, ids) => {
+    expect(sorted(ids, together, { runBytes: 1 })).toEqual(inOrder(ids));
   });
 
   /** Without a file; what comes out before the end, and whether the rows have to be sorted as a whole. */

@@ -9,7 +9,7 @@
  * rows behind it are framed already, the document is read again and sorted as a whole. The decoder drops a row that repeats
  * another byte for byte and refuses one with the same id and other bytes.
  */
-import { TidemarkError } from '../../../shared/errors.ts';
+import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
@@ -351,6 +351,7 @@ class MissingIds {
   between(before: number, after: number): void {
     const step = after - before;
     if (step === 1) return;
+    assert(step > 1, `the rows come in the order of their ids, not ${after} after ${before}`);
     this.gaps += step - 1;
     const first = before + 1;
     if (this.named.length < MAX_NAMED_GAPS) this.named.push(step === 2 ? `${first}` : `${first}..${first + step - 2}`);

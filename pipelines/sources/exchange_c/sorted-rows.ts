@@ -1,14 +1,14 @@
 /**
- * The rows of a day in the order of their ids, in bounded memory. Rows are gathered into runs of some megabytes. While every
- * run continues the one before, but for rows that are late by less than a run, the rows of a run are certain once the next
- * is complete, and come out at once. Otherwise the runs are sorted one by one, written to a scratch file and merged when the
- * day is complete. A day of up to two runs stays in memory.
+ * The rows of a day in the order of their ids, in bounded memory. Rows are gathered into runs of some megabytes. If the second
+ * run continues the first, but for rows that are late, the day counts as ordered: the rows of a run come out once the next
+ * is complete, and a row that comes later than that ends the reading. Otherwise the runs are sorted one by one, written to a
+ * scratch file and merged when the day is complete. A day of up to two runs stays in memory.
  */
 import { ReadAgain } from '../feed-types.ts';
 import { lineOf, MemoryCursor, type RowCursor, RowRun, type SortedRow } from './row-run.ts';
 import { ScratchRuns } from './scratch-runs.ts';
 
-/** A run. */
+/** Most bytes of a run, unless one piece of the file has more. */
 const RUN_BYTES = 4 * 1024 * 1024;
 
 export interface SortedRowsOptions {
@@ -110,7 +110,8 @@ export class SortedRows implements Disposable {
       this.#take(before);
     }
     this.#take(run);
-    if (this.#order === 'ordered') this.#certain = before!.most;
+    // The run before may end below the one before that.
+    if (this.#order === 'ordered') this.#certain = Math.max(this.#certain, before!.most);
     this.#before = run;
     this.#run = this.#spare.pop() ?? new RowRun();
     this.#run.clear(this.#rows);

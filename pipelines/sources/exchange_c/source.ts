@@ -21,7 +21,7 @@ export const archiveUrl = (base: URL, symbol: string, day: string): URL =>
 
 /** The vendor publishes no digest of a document. */
 export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
-  /** Digests of documents that are to be sorted as a whole. */
+  /** Days that are to be sorted as a whole. */
   const unordered = new Set<string>();
   return dailySource(exchangeCSpotTrades, async (request) => {
     const { baseUrl, symbol, maxDocumentBytes: maxBytes, maxSortBytes: maxHeldBytes } = options;
@@ -32,8 +32,8 @@ export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
     const facts = etag === undefined ? {} : { etag };
     const sorting = {
       openScratch: () => openScratch(options.spoolDir),
-      isUnordered: unordered.has(file.sha256),
-      onLateRow: () => void unordered.add(file.sha256),
+      isUnordered: unordered.has(request.period),
+      onLateRow: () => void unordered.add(request.period),
     };
     const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
     const decoder = (frameRawBytes: number) => new ExchangeCDecoder({ ...given, frameRawBytes });
