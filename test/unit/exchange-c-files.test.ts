@@ -90,6 +90,20 @@ describe('a file', () => {
     );
   });
 
+  // Where its day was sorted in a file, the row was accepted without one of them.
+  test('is refused for a row with two carriage returns, whatever its order', () => {
+    const [first, second, third] = [3, 2, 1].map((id) => withId(id));
+    for (const run of [undefined, 1]) {
+      for (const rows of [`${first}\r\r\n${second}\n${third}\n`, `${third}\n${second}\n${first}\r\r\n`]) {
+        const line = rows.startsWith(first) ? 2 : 4;
+        const reading = { run, pieces: [HEADER.length, ROW.length] };
+        expect(refusalOf(() => decode(HEADER + rows, reading)).message).toMatch(
+          new RegExp(`line ${line}: foreignNotional must be followed by the end of the row`),
+        );
+      }
+    }
+  });
+
   test('is ordered by the numbers in its match ids, not by their text', () => {
     const items = decode(HEADER + [10, 9, 11].map((id) => withId(id)).join('\n'));
     expect(rawOf(items).match(/m-\d+/g)).toEqual(['m-9', 'm-10', 'm-11']);

@@ -216,7 +216,8 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     if (buffer[at] !== COMMA || id >= MAX_ID) return this.#refuse(buffer, start);
     while (buffer[at] !== LF) at++;
     this.#end = buffer[at - 1] === CR ? at - 1 : at;
-    if (this.#end - start > MAX_ROW_BYTES) return this.#refuse(buffer, start);
+    // Rows are kept without their line ends: a second CR would look like one when they are parsed.
+    if (buffer[this.#end - 1] === CR || this.#end - start > MAX_ROW_BYTES) return this.#refuse(buffer, start);
     this.#id = id;
     return at + 1;
   }
