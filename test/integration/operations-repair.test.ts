@@ -3,8 +3,13 @@
 import { createHash } from 'node:crypto';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Catalog } from '../../shared/db/catalog.ts';
+import { decodeMessage } from '../../shared/frame/codec.ts';
+import { parseManifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
+import { attemptOf, publish } from '../support/forged-attempts.ts';
 import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 
@@ -252,6 +257,41 @@ describe('stores restored to different points', () => {
       deep.json.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition),
     ).toEqual(lost);
     expect((await system.reingest(lost[0], lost.at(-1)!, 'the log lost it')).exit).toBe(0);
+    expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+  });
+
+  // The checkpoint went to the end of what was published since, which then nobody projected: every command waited for it.
+  test('a day that was published after the log lost its tail is projected, and every lost day is named', async () => {
+    const day = '2024-05-05';
+    // Its end lies between those of the second and the third day, which are the middle of what is looked at.
+    const csv = csvOf({ day, rows: 240, seed: 5, firstId: 1 + 4 * ROWS, timeUnit: 'ms' });
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    const { config } = await manager.streams.info(DATASET);
+    await manager.streams.delete(DATASET);
+    const { created } = await manager.streams.add(config);
+    await system.client.query('update checkpoints set stream_created = $1', [created]);
+    // A publisher that has not noticed.
+    const catalog = new Catalog(system.client);
+    const dataset = datasetOf(DATASET);
+    const attempt = attemptOf(day, csv);
+    const { document } = attempt.facts;
+    const opening = { attempt: 1, revision: 1, document, synthetic: false, publisher: 'test' };
+    await catalog.openAttempts(dataset, [day], opening);
+    await publish(system.env, attempt);
+    const end = (await system.log()).at(-1)!;
+    const manifest = parseManifest((await decodeMessage(end.data, 'its end')).raw, 'its end');
+    await catalog.markPublished(dataset, [{ manifest, sequence: end.sequence }]);
+    const ends = await system.rows(
+      'select manifest_sequence::int4 as at from attempts where manifest_sequence > 0 order by 1',
+    );
+    expect(ends.map(({ at }) => at)).toEqual([2, 4, end.sequence, 6, 8]);
+    const { exit, json } = await run('recover', DATASET);
+    expect([exit, json.plans[0].common_sequence, json.plans[0].lost]).toEqual([0, 0, DAYS]);
+    await writeDocument(system.vendor, day, csv);
+    const brought = await system.backfill(day, day);
+    expect([brought.exit, await stateOf(day)]).toEqual([0, 'proved']);
+    expect((await system.reingest(DAYS[0], DAYS[3], 'the log lost it')).exit).toBe(0);
     expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
   });
 });

@@ -95,7 +95,7 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
       await rewindCheckpoint(client, connection, dataset, plan.common_sequence);
       await client.query(
         `update attempts set manifest_sequence = null, first_sequence = null, updated_at = clock_timestamp()
-         where dataset_id = $1 and manifest_sequence > $2`,
+         where dataset_id = $1 and manifest_sequence > $2 and state <> 'published'`,
         [dataset.number, plan.common_sequence],
       );
       // Their sequences in the log now belong to other messages or to none.
@@ -136,12 +136,16 @@ async function rewindCheckpoint(
   );
 }
 
-/** Attempts with a manifest sequence in the catalog, in the order of the log. */
+/**
+ * Attempts with a manifest sequence that the projector has ended, in the order of the log. Those that are only published tell
+ * nothing of what both stores have: a publisher may have written them since the log lost its tail.
+ */
 async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Promise<Ended[]> {
   const { rows } = await client.query(
     `select partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
        (manifest->>'ingested_at_ms')::float8 as ingested_at from attempts
-     where dataset_id = $1 and manifest_sequence is not null order by manifest_sequence`,
+     where dataset_id = $1 and manifest_sequence is not null and state in ('proved', 'quarantined', 'refused')
+     order by manifest_sequence`,
     [dataset.number],
   );
   return rows.map((row) => ({
