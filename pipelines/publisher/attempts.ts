@@ -303,8 +303,7 @@ export class Attempts {
     if (latest.state !== 'publishing' && latest.state !== 'published') return 'nothing';
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });
     if (latest.state === 'published') {
-      // A stream can lose its end in a crash, so the log is asked whether it still holds the manifest.
-      return (await isManifestInLog(manager, dataset, latest)) ? 'manifest' : 'nothing';
+      return (await whyNeverProved(this.#catalog, manager, dataset, latest)) ? 'nothing' : 'manifest';
     }
     const newest = await this.#newest(dataset, key, latest.attempt);
     if (newest === undefined) return 'nothing';
@@ -342,15 +341,26 @@ export class Attempts {
   }
 }
 
-/** Whether the log holds the manifest of a published attempt: a stream can lose its end in a crash. */
-export async function isManifestInLog(
+/**
+ * Why no projector will end a published attempt; undefined where one may or did. A stream can lose its end in a crash, and a
+ * checkpoint that was set behind the manifest leaves the attempt open for ever.
+ */
+export async function whyNeverProved(
+  catalog: Catalog,
   manager: JetStreamManager,
   dataset: DatasetDefinition,
   { partitionKey, attempt, frames, manifestSequence }: AttemptRow,
-): Promise<boolean> {
-  if (manifestSequence === null || frames === null) return false;
-  const stored = await messageAt(manager, dataset.key, manifestSequence);
-  return stored?.subject === subjectOf(dataset.key, partitionKey, attempt, frames);
+): Promise<string | undefined> {
+  // Read in this order: the projector ends an attempt in the transaction that moves the checkpoint past it.
+  const checkpoint = await catalog.checkpoint(dataset);
+  const row = await catalog.attempt(dataset, partitionKey, attempt);
+  if (row?.state !== 'published') return undefined;
+  const manifest = `the manifest of ${dataset.key} ${partitionKey} attempt ${attempt}`;
+  const stored = await messageAt(manager, dataset.key, manifestSequence ?? 0);
+  const subject = subjectOf(dataset.key, partitionKey, attempt, frames ?? 0);
+  if (manifestSequence === null || stored?.subject !== subject) return `The log lost ${manifest}`;
+  const hasPassed = checkpoint !== undefined && checkpoint.streamSequence >= manifestSequence;
+  return hasPassed ? `The checkpoint is past ${manifest}, which nobody projected` : undefined;
 }
 
 /** A quarantined partition stays so until an operator ingests it again. */

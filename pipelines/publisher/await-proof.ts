@@ -14,7 +14,7 @@ import {
 } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { isManifestInLog } from './attempts.ts';
+import { whyNeverProved } from './attempts.ts';
 
 /** Failures in a row, about 3 s of them, after which waiting is useless. Fewer may have a cause that passes by itself. */
 const HOPELESS = 5;
@@ -307,9 +307,9 @@ export class ProofWaiter implements AsyncDisposable {
     for (const { partition, attempt, resolve } of this.#waitingOf(dataset).reverse()) {
       const row = await this.#catalog.attempt(dataset, partition, attempt);
       if (row?.state !== 'published') continue;
-      if (await isManifestInLog(manager, dataset, row)) return;
-      const message = `The log lost the manifest of ${dataset.key} ${partition} attempt ${attempt}`;
-      resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', message) });
+      const reason = await whyNeverProved(this.#catalog, manager, dataset, row);
+      if (reason === undefined) return;
+      resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', reason) });
     }
   }
 

@@ -1,10 +1,11 @@
 /** Faults around a working projector: each pauses it, and none ends it. */
+import { createHash } from 'node:crypto';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { drainBacklog } from '../../pipelines/cli/streams.ts';
 import { CopyIn } from '../../pipelines/projector/copy-in.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
-import { CONSUMER_NAME, subjectOf } from '../../shared/nats/stream.ts';
+import { CONSUMER_NAME, messageAt, subjectOf } from '../../shared/nats/stream.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
 import { execute } from '../support/stack.ts';
@@ -161,6 +162,37 @@ describe('a projector that stands still', () => {
     });
     expect(second).toMatchObject({ partition: keys[0], code: 'PARTITION_TIMEOUT' });
     expect(second.reason).toContain('was not proved in 3 s');
+  });
+
+  // Recovery once set a checkpoint behind what nobody had projected, and every command waited until PARTITION_TIMEOUT.
+  test('is not waited for by a command whose manifest lies behind the checkpoint; the next one publishes again', async () => {
+    const key = heightKey(14, 14);
+    const before = await system.ingest([HEADERS], [block(15)]);
+    expect(before.map(({ state }) => state)).toEqual(['proved']);
+    const stuck = await stalled();
+    const waiting = system.ingest([HEADERS], [block(14)], { timeoutMs: 10_000, stillMs: 200 });
+    await system.until(async () => {
+      return (
+        (await system.rows(`select from attempts where state = 'published' and partition_key = $1`, [key])).length === 1
+      );
+    });
+    const [{ at }] = await system.rows('select manifest_sequence::int4 as at from attempts where partition_key = $1', [
+      key,
+    ]);
+    const manager = await jetstreamManager(system.connection);
+    const message = await messageAt(manager, HEADERS.key, at);
+    await system.rows('update checkpoints set stream_sequence = $1, message_sha256 = $2 where dataset_id = $3', [
+      at,
+      createHash('sha256').update(message!.data).digest('hex'),
+      HEADERS.number,
+    ]);
+    const reason = `The checkpoint is past the manifest of ${HEADERS.key} ${key} attempt 1, which nobody projected`;
+    expect(await waiting).toEqual([expect.objectContaining({ state: 'failed', code: 'PARTITION_TIMEOUT', reason })]);
+    await stuck[Symbol.asyncDispose]();
+    expect((await system.ingest([HEADERS], [block(14)])).map(({ state }) => state)).toEqual(['proved']);
+    expect((await system.rows('select attempt from partitions where partition_key = $1', [key]))[0]).toEqual({
+      attempt: 2,
+    });
   });
 
   /** A session that holds the projector's lock and does not project. */
