@@ -44,9 +44,11 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of("Issuer's document", 'bytes', 'pipelines/sources/etf/fetch.ts', 'MAX_PAGE_BYTES'),
     of('Holdings of a fund', '', 'pipelines/sources/etf/parse/facts.ts', 'MAX_HOLDINGS'),
     { setting: 'SVC_BROWSER_TIMEOUT_SECONDS', unit: 's' },
+    { setting: 'SVC_BITCOIN_RPC_TIMEOUT_SECONDS', unit: 's' },
     of('Answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/rpc/client.ts', 'MAX_ANSWER_BYTES'),
     of('Mempool answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/node.ts', 'MAX_MEMPOOL_BYTES'),
     of('Row of a trade file', 'bytes', 'pipelines/sources', 'MAX_ROW_BYTES'),
+    { setting: 'SVC_EXCHANGE_C_MAX_SORT_BYTES', unit: 'bytes' },
   ],
   'The proof log': [
     of('Leaf', 'bytes', 'shared/proof-log/leaf.ts', 'MAX_LEAF_BYTES'),

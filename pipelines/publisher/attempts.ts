@@ -52,7 +52,7 @@ type OpenedAttempt =
   | { readonly kind: 'write'; readonly writer: AttemptWriter }
   /** The log holds the manifest of this attempt already. */
   | { readonly kind: 'await'; readonly key: string; readonly attempt: number }
-  | { readonly kind: 'hold'; readonly error: TidemarkError };
+  | { readonly kind: 'hold' | 'refuse'; readonly error: TidemarkError };
 
 export type OpenedPartition = OpenedAttempt | Extract<PartitionPlan, { kind: 'compare' }>;
 
@@ -248,7 +248,7 @@ export class Attempts {
     document: DocumentFacts,
     history: DocumentHistory,
   ): Promise<OpenedAttempt> {
-    if (plan.kind === 'refuse') return { kind: 'hold', error: overlapError(dataset, key, plan.other) };
+    if (plan.kind === 'refuse') return { kind: 'refuse', error: overlapError(dataset, key, plan.other) };
     const { kind, attempt, revision, displaced } = plan;
     const name = nameOf(dataset, key);
     history.started.set(name, revision);

@@ -44,7 +44,7 @@ type Outcome =
   | { readonly kind: 'unchanged'; readonly rows: number }
   /** Nothing is published until an operator acts. */
   | { readonly kind: 'held'; readonly error: TidemarkError }
-  /** Other content is proved already. The ledger records the refusal. */
+  /** Other content is proved already, which the ledger records, or heights of another partition. */
   | { readonly kind: 'refused'; readonly error: TidemarkError };
 
 export type PublishOutcome = OutcomeOf & Outcome;
@@ -313,6 +313,8 @@ export class Publisher {
         return { kind: 'published', dataset, partition: opened.key, attempt: opened.attempt, rows };
       case 'hold':
         return { kind: 'held', dataset, partition: key, error: opened.error };
+      case 'refuse':
+        return { kind: 'refused', dataset, partition: key, error: opened.error };
       case 'compare': {
         const compared = opened.proved.map(({ manifest, partitionKey }) => {
           assert(manifest, 'a proved partition has a manifest');

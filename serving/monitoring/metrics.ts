@@ -139,6 +139,13 @@ export class Metrics {
 
   #histogram = (name: MetricName) => this.#metrics.get(name) as Histogram;
 
+  /** Removes every value. prom-client sets a metric without labels to 0, which would say that it is known. */
+  #forget(name: MetricName): void {
+    const metric = this.#metrics.get(name) as Gauge;
+    metric.reset();
+    metric.remove({});
+  }
+
   #set(name: MetricName, labels: Labels, value: number): void {
     (this.#metrics.get(name) as Gauge).set(labels, value);
   }
@@ -183,7 +190,7 @@ export class Metrics {
       status = await this.#sources.status();
     } catch {
       // Stale numbers would mislead: the process removes them, and alerts watch their absence and `tidemark_database_up`.
-      for (const name of OF_SYSTEM) this.#metrics.get(name)!.reset();
+      for (const name of OF_SYSTEM) this.#forget(name);
       this.#set('tidemark_database_up', {}, 0);
       return;
     }
@@ -192,7 +199,7 @@ export class Metrics {
     this.#set('tidemark_database_size_bytes', {}, status.databaseBytes);
     this.#set('tidemark_status_timestamp_seconds', {}, status.atMs / 1000);
     this.#set('tidemark_status_collect_duration_seconds', {}, status.collectMs / 1000);
-    for (const name of OF_DATASETS) this.#metrics.get(name)!.reset();
+    for (const name of OF_DATASETS) this.#forget(name);
     for (const one of status.statuses) this.#ofDataset(one);
     this.#ofWork(status);
   }
@@ -260,7 +267,7 @@ export class Metrics {
 const isOfProcess = (name: string): boolean =>
   (METRICS as Readonly<Record<string, MetricSpec>>)[name]?.ofProcess ?? !(name in METRICS);
 
-/** Metrics that are reset before each status, so that vanished label values do not stay. */
+/** Metrics that are forgotten before each status, so that vanished label values do not stay. */
 const OF_DATASETS = [
   'tidemark_consumer_lag_messages',
   'tidemark_consumer_lag_events',

@@ -102,6 +102,7 @@ test('a leaf that is altered in the database has no proof that verifies', async 
     `update proof_leaves set body = convert_to(replace(convert_from(body, 'UTF8'), '"rows":8000', '"rows":8001'), 'UTF8')
      where leaf_index = 0`,
   );
+  expect((await exports.get('/v1/changes?since=0')).text).toContain('"rows":8001');
   const path = inDir('lineage.json');
   await writeFile(path, (await exports.get(`/v1/lineage/${DATASET}/1`)).text);
   const { exit, json } = await check(path);

@@ -121,7 +121,8 @@ const work: Check = {
         );
       }
       if (run.kind === 'follow' && run.failures > 0 && isOpen) {
-        const what = `failed ${run.failures} times in a row, next attempt at ${run.next_at_utc}: ${run.fault}`;
+        const next = run.next_at_utc === null ? '' : `, next attempt at ${run.next_at_utc}`;
+        const what = `failed ${run.failures} times in a row${next}: ${run.fault}`;
         findings.push(warning(`follow ${run.subject}`, what, 'fix the fault; following then continues by itself'));
       }
     }

@@ -138,10 +138,15 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     process.kill(projector, 'SIGCONT');
     const { exit, json, stderr } = await backfill.done;
     expect([exit, json?.proved], stderr).toEqual([0, 1]);
+    const read = { sources: [DATASET], time_range: windowOf(day) };
+    const rowsOf = async () => JSON.parse((await api('/v1/raw/query', read)).text).rows;
+    const rows = await rowsOf();
+    expect(rows.length).toBeGreaterThan(2000);
     const submitted = await api('/v1/raw/export', { dataset: DATASET, format: 'csv', time_range: windowOf(day) });
     expect(submitted.status, submitted.text).toBe(202);
     const { status_path } = JSON.parse(submitted.text);
     await set(0);
+    expect(await rowsOf()).toEqual(rows);
     const ended = async () => ['succeeded', 'failed'].includes(JSON.parse((await api(status_path)).text).status);
     await eventually(ended, `the export of ${day} is over`);
     states.push(JSON.parse((await api(status_path)).text).status);
