@@ -2,7 +2,6 @@
 
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import type { Pool } from 'pg';
 import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
 import type { Settings } from '../../shared/config/settings.ts';
@@ -14,7 +13,7 @@ import { codeOf, explain, outageCode } from '../../shared/errors.ts';
 import { createLogger, type Logger } from '../../shared/logger.ts';
 import { connectNats, type NatsConnection, OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
-import type { Io } from './io.ts';
+import { type Io, PROJECT_ROOT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
 import { createOutput, type Output } from './output.ts';
 import { SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.ts';
@@ -62,11 +61,6 @@ export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, not
   }
 }
 
-/**
- * The project's root. `.env`, `.tidemark` and relative paths are resolved from here, not from the working directory.
- */
-export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
-
 export interface Context extends AsyncDisposable {
   readonly io: Io;
   readonly settings: Settings;
@@ -75,6 +69,8 @@ export interface Context extends AsyncDisposable {
   readonly stack: Stack;
   /** The URLs that are set, otherwise the stack's. */
   readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
+  /** The same of the log. */
+  readonly natsUrls: ReturnType<typeof natsUrlsOf>;
   readonly log: Logger;
   /** A logger for lines that accompany a note to the operator; the terminal does not show them again. */
   readonly reportedLog: Logger;
@@ -107,16 +103,10 @@ const OUTLASTING: ReadonlySet<string> = new Set([
   'verify',
 ]);
 
-export interface ContextOptions {
-  readonly required?: LoadOptions['required'];
-  /** Starts what needs no server, before servers are looked for. It is disposed of with the context. */
-  readonly ahead?: (known: Pick<Context, 'io' | 'terminalLog'>) => AsyncDisposable;
-}
-
 export async function openContext(
   command: ParsedCommand,
   name: string,
-  { required, ahead }: ContextOptions = {},
+  { required }: Pick<LoadOptions, 'required'> = {},
 ): Promise<Context> {
   const { io } = command;
   const loaded = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
@@ -131,7 +121,6 @@ export async function openContext(
   const stopping = new AbortController();
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(io.onStop(() => stopping.abort(new Error('interrupted'))));
-  if (ahead) cleanup.use(ahead({ io, terminalLog }));
   const stack = cleanup.use(
     await acquireStack({
       stateDir: settings.SVC_STATE_DIR,
@@ -144,6 +133,7 @@ export async function openContext(
     }),
   );
   const databaseUrls = databaseUrlsOf(settings, stack);
+  const natsUrls = natsUrlsOf(settings, stack);
   const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
   // From here on, a server that dies is restarted and awaited.
@@ -167,6 +157,7 @@ export async function openContext(
     settingFlags: command.settings,
     stack,
     databaseUrls,
+    natsUrls,
     log,
     reportedLog,
     terminalLog,
@@ -175,8 +166,7 @@ export async function openContext(
     catalog: new Catalog(pool),
     migrations,
     signal: stopping.signal,
-    nats: (role = 'publisher') =>
-      connections.to(role === 'operator' ? natsUrls(settings, stack).operator : stack.natsUrl),
+    nats: (role = 'publisher') => connections.to(role === 'operator' ? natsUrls.operator : stack.natsUrl),
     [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
 }
@@ -215,8 +205,7 @@ const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<Dat
   monitor: settings.SVC_DATABASE_MONITOR_URL?.href ?? databaseUrls.monitor,
 });
 
-/** The URLs that are set, otherwise the stack's. */
-export const natsUrls = (settings: Settings, stack: Stack) => ({
+const natsUrlsOf = (settings: Settings, stack: Stack) => ({
   projector: settings.SVC_NATS_PROJECTOR_URL?.href ?? stack.natsProjectorUrl,
   reader: settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
   export: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
@@ -226,4 +215,12 @@ export const natsUrls = (settings: Settings, stack: Stack) => ({
 async function migrateDatabase(url: string): Promise<MigrationReport> {
   await using client = await connect({ url, name: 'tidemark migrate' });
   return await migrate(client);
+}
+
+/** For processes that read: uses the unix socket if there is one. */
+export function localUrl({ stack, databaseUrls }: Context, role: DatabaseRole): string {
+  if (stack.databaseSocketDir === undefined) return databaseUrls[role];
+  const url = new URL(databaseUrls[role]);
+  url.searchParams.set('host', stack.databaseSocketDir);
+  return url.href;
 }

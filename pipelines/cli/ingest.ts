@@ -25,8 +25,8 @@ import type {
   Source,
 } from '../sources/feed-types.ts';
 import { feeds } from '../sources/index.ts';
-import { startProjector, type WaitingProjector } from './child.ts';
 import { type Context, retryThroughOutage } from './context.ts';
+import { startProjector, type WaitingProjector } from './projector.ts';
 import { documentsOf, type Retract, Retractions } from './retraction.ts';
 import { drainBacklog, makeStreams } from './streams.ts';
 import { IngestProgress } from './summary.ts';

@@ -1,6 +1,12 @@
 /** The parts of the process that a command uses. Tests pass their own and run commands in the test process. */
+import { fileURLToPath } from 'node:url';
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
+
+/**
+ * The project's root. `.env`, `.tidemark` and relative paths are resolved from here, not from the working directory.
+ */
+export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 /** Signals that stop a command: Ctrl-C, a supervisor, the end of the terminal. */
 export const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;

@@ -11,7 +11,7 @@ import { fedDatasets, feedOf, feeds } from '../sources/index.ts';
 import { type Context, openContext } from './context.ts';
 import { EXIT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
-import { bar, seconds, table } from './output.ts';
+import { bar, grouped, seconds, table } from './output.ts';
 
 export interface PartitionReport {
   readonly partition: string;
@@ -112,7 +112,7 @@ async function overDataset(
     counts[job.good.includes(report.state) ? 'proved' : 'failed']++;
     counts.rows += report.rows ?? 0;
     run.note({ ...counts, at_partition: row.partitionKey });
-    const shown = report.rows === undefined ? '' : `${report.rows.toLocaleString('en-US')} rows `;
+    const shown = report.rows === undefined ? '' : `${grouped(report.rows)} rows `;
     context.output.note(`${partition}  ${report.state.padEnd(11)} ${shown}${report.reason ?? ''}`.trimEnd());
   }
   await run.end(context.signal.aborted ? 'interrupted' : counts.failed > 0 ? 'failed' : 'done', counts);

@@ -7,12 +7,16 @@ import { closestName } from '../../shared/nearest.ts';
 import type { Io } from './io.ts';
 import { EXIT } from './io.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
+import { isOnTerminal } from './output.ts';
+import { WaitingProjector } from './projector.ts';
 import * as specs from './specs.ts';
 
 interface Command {
   readonly spec: CommandSpec;
   /** Loaded on demand, so that a command does not pay for the modules of others at its start. */
-  readonly load: () => Promise<(command: ParsedCommand) => Promise<number>>;
+  readonly load: () => Promise<(command: ParsedCommand, projector?: WaitingProjector) => Promise<number>>;
+  /** Starts a projector's process before the command's own code is loaded. */
+  readonly projects?: true;
 }
 
 /** By what one wants to do; `help` lists them in this order. */
@@ -25,9 +29,9 @@ const GROUPS: Readonly<Record<string, readonly Command[]>> = {
   ],
   Fill: [
     { spec: specs.sample, load: async () => (await import('./commands/sample.ts')).runSample },
-    { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
-    { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
-    { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
+    { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill, projects: true },
+    { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill, projects: true },
+    { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse, projects: true },
   ],
   Look: [
     { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
@@ -97,7 +101,9 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
     io.stdout.write(`${commandHelp(command.spec)}\n`);
     return 0;
   }
-  return await (await command.load())(parsed);
+  const projects = command.projects && io.project === undefined && parsed.values['dry-run'] !== true;
+  await using projector = projects ? new WaitingProjector(io, isOnTerminal(parsed)) : undefined;
+  return await (await command.load())(parsed, projector);
 }
 
 function unknownCommand(name: string): TidemarkError {

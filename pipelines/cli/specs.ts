@@ -1,5 +1,5 @@
 /** Every command's grammar and help: positionals, options, texts. The commands are in commands/. */
-import { LEDGER_KINDS } from '../../shared/db/catalog.ts';
+import { LEDGER_KINDS } from '../../shared/db/ledger-kinds.ts';
 import type { CommandSpec, OptionSpec } from './options.ts';
 import { SELECTION } from './options.ts';
 

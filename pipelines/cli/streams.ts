@@ -14,7 +14,7 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { verifyCheckpoint } from '../projector/checkpoint.ts';
 import { ProjectorWatch } from '../publisher/await-proof.ts';
 import { fedDatasets } from '../sources/index.ts';
-import { type Context, natsUrls } from './context.ts';
+import type { Context } from './context.ts';
 
 /** @throws TidemarkError what `ensureStream` throws for the first dataset whose stream cannot be used. */
 export async function makeStreams(context: Context, datasets: readonly string[]): Promise<void> {
@@ -32,17 +32,17 @@ export async function makeStreams(context: Context, datasets: readonly string[])
  * @throws TidemarkError LOG_ACCOUNT_REFUSED if it does not and neither account may create it.
  */
 export async function makeExportQueue(
-  context: Pick<Context, 'settings' | 'stack'>,
+  context: Pick<Context, 'settings' | 'natsUrls'>,
   operator: NatsConnection,
 ): Promise<void> {
-  const { settings, stack } = context;
+  const { settings, natsUrls } = context;
   const { SVC_EXPORT_LEASE_SECONDS, SVC_STREAM_REPLICAS } = settings;
   const options = { leaseMs: SVC_EXPORT_LEASE_SECONDS * 1000, replicas: SVC_STREAM_REPLICAS };
   try {
     await ensureExportQueue(operator, options);
   } catch (error) {
     if (codeOf(error) !== 'LOG_ACCOUNT_REFUSED') throw error;
-    await using connection = await connectNats(natsUrls(settings, stack).export, 'tidemark streams');
+    await using connection = await connectNats(natsUrls.export, 'tidemark streams');
     await ensureExportQueue(connection, options);
   }
 }
@@ -55,7 +55,7 @@ export interface StreamFault {
 
 /** Creates all of them independently: one that fails does not stop the others. */
 export async function makeEverything(
-  context: Pick<Context, 'settings' | 'stack'>,
+  context: Pick<Context, 'settings' | 'natsUrls'>,
   operator: NatsConnection,
 ): Promise<StreamFault[]> {
   const { settings } = context;
@@ -78,14 +78,14 @@ const KEEP_MS = 5000;
  * the right. Each fault is logged once and retried in the background.
  */
 export async function keepStreams(context: Context): Promise<AsyncDisposable> {
-  const { settings, stack, log, output } = context;
+  const { natsUrls, log, output } = context;
   const ending = new AbortController();
   const said = new Map<string, string>();
   let connection: (NatsConnection & AsyncDisposable) | undefined;
   const look = async () => {
     try {
       // A connection without retries: this loop retries anyway.
-      connection ??= await connectNats(natsUrls(settings, stack).operator, 'tidemark streams');
+      connection ??= await connectNats(natsUrls.operator, 'tidemark streams');
       const faults = await makeEverything(context, connection);
       for (const { stream, code, fault } of faults) {
         // Processes that need the log report its outage themselves.

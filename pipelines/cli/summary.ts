@@ -3,7 +3,7 @@ import type { RunCounts } from '../../shared/db/runs.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
 import type { PublishProgress } from '../publisher/publisher.ts';
 import type { Feed } from '../sources/feed-types.ts';
-import { bar, type Output, seconds, table } from './output.ts';
+import { bar, grouped, type Output, seconds, table } from './output.ts';
 
 /** Most units in the answer; a feed that is followed for months has more. */
 const MAX_REPORTED = 10_000;
@@ -59,7 +59,7 @@ export class Summary {
   #line(unit: UnitResult): string {
     const head = `${this.#isSeveral ? `${unit.dataset}  ` : ''}${unit.partition}  ${unit.state.padEnd(11)}`;
     if (unit.state === 'proved' || unit.state === 'unchanged') {
-      return `${head} ${unit.rows.toLocaleString('en-US')} rows`;
+      return `${head} ${grouped(unit.rows)} rows`;
     }
     // The six datasets of one block fail for one reason with one remedy.
     const why = `${unit.code}: ${unit.reason}`;
@@ -91,8 +91,8 @@ export class Summary {
     };
     this.#output.answer(summary, () => {
       const head = interrupted ? 'Interrupted; the same command continues where it stopped.\n' : '';
-      const speed = `${summary.rows_per_second.toLocaleString('en-US')} rows/s`;
-      const foot = `${total.rows.toLocaleString('en-US')} rows proved in ${seconds(elapsedMs)} (${speed})`;
+      const speed = `${grouped(summary.rows_per_second)} rows/s`;
+      const foot = `${grouped(total.rows)} rows proved in ${seconds(elapsedMs)} (${speed})`;
       return `${head}${tableOf(feeds)}\n${foot}`;
     });
     return ok;
@@ -160,9 +160,9 @@ export class IngestProgress {
     const perSecond = (this.#before + rows) / Math.max((performance.now() - this.#startedAt) / 1000, 0.001);
     return [
       partition,
-      `${rows.toLocaleString('en-US')} rows`,
+      `${grouped(rows)} rows`,
       `${(bytes / 1e6).toFixed(1)} MB`,
-      `${Math.round(perSecond).toLocaleString('en-US')} rows/s`,
+      `${grouped(Math.round(perSecond))} rows/s`,
     ];
   }
 }

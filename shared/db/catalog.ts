@@ -9,6 +9,7 @@ import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
+import type { LedgerKind } from './ledger-kinds.ts';
 import { encodeStatement } from './partition-changes.ts';
 import {
   type AttemptRow,
@@ -26,21 +27,6 @@ import {
   type StoredRow,
   storedColumns,
 } from './schema.ts';
-
-/** What the ledger records: deliberate changes to partitions by operators and the service, and refusals. */
-export const LEDGER_KINDS = [
-  'late_arrival_refused',
-  'reingest_started',
-  'revision_proved',
-  'quarantined',
-  'sample_retired',
-  'replaced',
-  'replay_replaced',
-  'released',
-  'log_recovered',
-  'log_lost',
-] as const;
-export type LedgerKind = (typeof LEDGER_KINDS)[number];
 
 /** Writes an entry of the ledger. Only `openAttempts` writes one in a statement of its own. */
 export async function record(

@@ -1,16 +1,16 @@
 /** A projector's process that starts before its command knows its servers. */
 import { expect, test } from 'vitest';
-import { WaitingProjector } from '../../pipelines/cli/child.ts';
 import { PROCESS_IO } from '../../pipelines/cli/io.ts';
+import { WaitingProjector } from '../../pipelines/cli/projector.ts';
 import { childrenOf } from '../support/children.ts';
 
-const start = () => new WaitingProjector({ io: PROCESS_IO, terminalLog: undefined });
+const start = () => new WaitingProjector(PROCESS_IO, false);
 
 test('ends without a fault when its command ends before it has options', async () => {
-  const { child, ended } = start().take()!;
+  const { child, exited } = start().take()!;
   // What the end of the command's process does, whatever ended it.
   child.stdin!.end();
-  expect(await ended).toEqual([0, null]);
+  expect(await exited).toEqual([0, null]);
 });
 
 test('is ended by a command that needs no projector', async () => {
@@ -29,5 +29,5 @@ test('becomes the projector of one feed alone', async () => {
   await projector[Symbol.asyncDispose]();
   expect(first.child.signalCode).toBeNull();
   first.child.kill('SIGKILL');
-  await first.ended;
+  await first.exited;
 });

@@ -6,7 +6,7 @@ import { auditFolderOf } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { type Context, openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
-import { seconds } from '../output.ts';
+import { grouped, seconds } from '../output.ts';
 
 const ACTIONS: Readonly<Record<string, (context: Context, command: ParsedCommand) => Promise<number>>> = {
   verify,
@@ -36,7 +36,7 @@ async function verify({ settings, pool, output }: Context): Promise<number> {
         ({ fault, chain, segment, line, message }) =>
           `${fault}  ${chain}${segment === null ? '' : `/${segment}`}${line === null ? '' : `:${line}`}  ${message}`,
       ),
-      `${ok ? 'Unbroken' : `${report.findings.length} ${report.findings.length === 1 ? 'finding' : 'findings'}`}: ${report.records.toLocaleString('en-US')} records, ${report.segments} segments, ${report.chains} chains in ${seconds(elapsedMs)}`,
+      `${ok ? 'Unbroken' : `${report.findings.length} ${report.findings.length === 1 ? 'finding' : 'findings'}`}: ${grouped(report.records)} records, ${report.segments} segments, ${report.chains} chains in ${seconds(elapsedMs)}`,
     ].join('\n'),
   );
   return ok ? 0 : 1;

@@ -5,31 +5,29 @@ import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/erro
 import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/publish-plan.ts';
 import type { Feed, Selection } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
-import { WaitingProjector } from '../child.ts';
-import { type Context, type ContextOptions, openContext } from '../context.ts';
+import { type Context, openContext } from '../context.ts';
 import { archivedOf, checkSelection, type IngestRequest, ingest, planned } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { SELECTION } from '../options.ts';
 import { table } from '../output.ts';
 import { selectedFeeds } from '../over-partitions.ts';
+import type { WaitingProjector } from '../projector.ts';
 import { Summary } from '../summary.ts';
 
-export async function runBackfill(command: ParsedCommand): Promise<number> {
+export async function runBackfill(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
   const { reason, compare } = command.values as { reason?: string; compare?: boolean };
   const kind = reason === undefined ? 'backfill' : 'reingest';
   const named = command.positionals.includes('all') ? [] : selectedFeeds(command.positionals, {} as never);
   for (const feed of named) checkSelection(feed, selectionFor(feed, command, named.length > 1));
-  const isDryRun = command.values['dry-run'] === true;
-  const projector: ProjectorAhead = isDryRun ? {} : projectorAhead(command);
-  await using context = await openContext(command, 'backfill', projector);
+  await using context = await openContext(command, 'backfill');
   const chosen = selectedFeeds(command.positionals, context.settings);
   const requestOf = (feed: Feed): IngestRequest => {
     const selection = selectionFor(feed, command, chosen.length > 1);
     checkSelection(feed, selection);
-    return { kind, line: command.line, selection, reason, compare, synthetic: false, waiting: projector.waiting };
+    return { kind, line: command.line, selection, reason, compare, synthetic: false, waiting };
   };
-  if (isDryRun) return await showPlans(context, kind, chosen, requestOf);
+  if (command.values['dry-run'] === true) return await showPlans(context, kind, chosen, requestOf);
   const summary = new Summary(kind, chosen, context.output);
   await inParallel(chosen, context.settings.SVC_BACKFILL_FEEDS, async (feed) => {
     if (context.signal.aborted) return;
@@ -46,14 +44,13 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
 }
 
 /** Parses archived documents again. Publishes missing partitions; with a reason, replaces those that differ. */
-export async function runReparse(command: ParsedCommand): Promise<number> {
+export async function runReparse(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
   const feed = feedOf(command.positionals[0]);
   const { reason } = command.values as { reason?: string };
   const options = Object.fromEntries(Object.keys(SELECTION).map((name) => [name, command.values[name] as string]));
   const selection = { options, reingest: reason !== undefined };
   checkSelection({ name: feed.name, options: archivedOf(feed).options }, selection);
-  const projector = projectorAhead(command);
-  await using context = await openContext(command, 'reparse', projector);
+  await using context = await openContext(command, 'reparse');
   const summary = new Summary('reparse', [feed], context.output);
   const request = {
     kind: 'reparse',
@@ -62,27 +59,10 @@ export async function runReparse(command: ParsedCommand): Promise<number> {
     reason,
     fromArchive: true,
     synthetic: false,
-    waiting: projector.waiting,
+    waiting,
   } as const;
   await backfillOne(context, feed, request, summary);
   return exitOf(context, summary);
-}
-
-interface ProjectorAhead extends ContextOptions {
-  /** Set once the context is open. */
-  waiting?: WaitingProjector;
-}
-
-/** The start of the command's projector, beside that of the command; none where a caller brings its own. */
-function projectorAhead({ io }: ParsedCommand): ProjectorAhead {
-  if (io.project) return {};
-  const projector: ProjectorAhead = {
-    ahead: (known) => {
-      projector.waiting = new WaitingProjector(known);
-      return projector.waiting;
-    },
-  };
-  return projector;
 }
 
 function exitOf({ signal }: Context, summary: Summary): number {

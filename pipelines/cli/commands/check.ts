@@ -38,7 +38,7 @@ import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
 import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput, printable } from '../output.ts';
+import { createOutput, grouped, printable } from '../output.ts';
 import { feedParquet } from '../parquet-feed.ts';
 
 /** What the named files are. */
@@ -276,7 +276,7 @@ async function filesOf(
   }
   if (paths.length < files.length) return undefined;
   report.checked.push(
-    `${files.length === 1 ? 'the file has' : `all ${files.length} files have`} the size and sha256 of the manifest, which says ${rows.toLocaleString('en-US')} rows`,
+    `${files.length === 1 ? 'the file has' : `all ${files.length} files have`} the size and sha256 of the manifest, which says ${grouped(rows)} rows`,
   );
   return paths;
 }
@@ -399,7 +399,7 @@ async function checkFolder(folder: string, { key, source: log }: Given): Promise
   const note = await readText(join(folder, CHECKPOINT_FILE));
   const head = report.attempt(CHECKPOINT_FILE, () => openCheckpoint(note, keys));
   if (head) {
-    report.checked.push(`the checkpoint of ${head.size.toLocaleString('en-US')} leaves is signed by ${head.origin}`);
+    report.checked.push(`the checkpoint of ${grouped(head.size)} leaves is signed by ${head.origin}`);
     try {
       merge(report, await checkMirror(head, source));
       if (log) await compareWith(log, head, { report, keys, source });

@@ -10,12 +10,12 @@ import { createLogger } from '../../../shared/logger.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../../shared/stack/stack.ts';
 import { fedDatasets } from '../../sources/index.ts';
-import { PROJECT_ROOT } from '../context.ts';
+
 import { DATABASE_CHECKS } from '../doctor/database-checks.ts';
 import { LOG_CHECKS } from '../doctor/log-checks.ts';
 import { type Account, type Check, type CheckContext, type Finding, fault } from '../doctor/types.ts';
 import { RIGHTS_CHECKS, WORK_CHECKS } from '../doctor/work-checks.ts';
-import { EXIT } from '../io.ts';
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, table } from '../output.ts';
 

@@ -4,7 +4,7 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { table } from '../output.ts';
+import { grouped, table } from '../output.ts';
 
 const DEFAULT_PORT = 8080;
 const ANSWER_TIMEOUT_MS = 60_000;
@@ -34,7 +34,7 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
     { command: 'explain', ok: true, source, partitions, ...ruled_out, rows_searched, rows, rows_is_exact },
     () => {
       const about = rows_is_exact ? '' : 'about ';
-      const answer = `${source}: ${about}${rows.toLocaleString('en-US')} rows of ${rows_searched.toLocaleString('en-US')} searched`;
+      const answer = `${source}: ${about}${grouped(rows)} rows of ${grouped(rows_searched)} searched`;
       if (!ruled_out)
         return `${answer}. Ranges of values rule nothing out: the query has no filters, or the dataset is not of trades.`;
       const lines = ['partitions', 'frames'].map((what) => [

@@ -3,14 +3,15 @@ import { once } from 'node:events';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { exportRootOf } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { localUrl, SupervisedChild } from '../child.ts';
-import { natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
+import { SupervisedChild } from '../child.ts';
+import { localUrl, openContext } from '../context.ts';
+import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', { required });
-  const { io, stack, settings, settingFlags, log, terminalLog, output, signal } = context;
+  const { io, stack, natsUrls, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
   await makeExportQueue(context, await context.nats('operator'));
   const taking = Promise.withResolvers<number>();
@@ -18,7 +19,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   const own = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'export'),
-    SVC_NATS_EXPORT_URL: natsUrls(settings, stack).export,
+    SVC_NATS_EXPORT_URL: natsUrls.export,
     // The worker has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
   };

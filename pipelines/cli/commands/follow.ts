@@ -9,12 +9,12 @@ import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/erro
 import type { UnitResult } from '../../publisher/backfill.ts';
 import type { Feed } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
-import { startProjector } from '../child.ts';
 import { type Context, openContext } from '../context.ts';
 import { ingest, isNotYet, openRun } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { ALL, selectedFeeds } from '../over-partitions.ts';
+import { startProjector } from '../projector.ts';
 import { Summary } from '../summary.ts';
 
 export interface Pauses {

@@ -2,11 +2,11 @@
 import { resolve } from 'node:path';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { ERROR_CODES, type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
-import { type ChildOptions, localUrl, startChild } from '../child.ts';
-import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
-import { EXIT } from '../io.ts';
+import { type ChildOptions, startChild } from '../child.ts';
+import { type Context, localUrl, openContext } from '../context.ts';
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { bar, seconds } from '../output.ts';
+import { bar, grouped, seconds } from '../output.ts';
 
 interface Report {
   readonly folder: string;
@@ -98,13 +98,12 @@ export async function runLake(command: ParsedCommand): Promise<number> {
 }
 
 const progressOf = ({ planned, written, rows }: { planned: number; written: number; rows: number }) =>
-  `${bar(written, Math.max(planned, written))} ${written.toLocaleString('en-US')} files, ${rows.toLocaleString('en-US')} rows`;
+  `${bar(written, Math.max(planned, written))} ${grouped(written)} files, ${grouped(rows)} rows`;
 
 function textOf({ folder, files, rows, bytes, written, replaced, removed, change }: Report): string {
-  const count = (value: number) => value.toLocaleString('en-US');
   return [
-    `${folder}: ${count(files)} files, ${count(rows)} rows, ${count(Math.ceil(bytes / 2 ** 20))} MiB, up to change ${change}`,
-    `${count(written)} written, ${count(replaced)} replaced, ${count(removed)} removed`,
+    `${folder}: ${grouped(files)} files, ${grouped(rows)} rows, ${grouped(Math.ceil(bytes / 2 ** 20))} MiB, up to change ${change}`,
+    `${grouped(written)} written, ${grouped(replaced)} replaced, ${grouped(removed)} removed`,
   ].join('; ');
 }
 

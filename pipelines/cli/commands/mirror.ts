@@ -5,10 +5,10 @@ import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import { MirrorFault, type MirrorFaultKind } from '../../../shared/mirror/lake-manifest.ts';
 import { type MirrorReport, mirror } from '../../../shared/mirror/mirror.ts';
 import { keysIn, NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
-import { PROJECT_ROOT } from '../context.ts';
-import { EXIT } from '../io.ts';
+
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput, printable, seconds } from '../output.ts';
+import { createOutput, grouped, printable, seconds } from '../output.ts';
 
 const CODES: Readonly<Record<MirrorFaultKind, ErrorCode>> = {
   usage: 'USAGE',
@@ -72,11 +72,11 @@ async function signersOf(key: string): Promise<Verifier[]> {
 
 function sentence({ files, requests, bytes, seconds: took, ...counts }: MirrorReport): string {
   const done = (['new', 'replaced', 'removed', 'unchanged'] as const)
-    .map((what) => `${counts[what].toLocaleString('en-US')} ${what}`)
+    .map((what) => `${grouped(counts[what])} ${what}`)
     .join(', ');
-  const asked = `${requests.toLocaleString('en-US')} ${requests === 1 ? 'request' : 'requests'}`;
-  return `${files.toLocaleString('en-US')} files: ${done}; ${sizeOf(bytes)} in ${seconds(took * 1000)}, ${asked}`;
+  const asked = `${grouped(requests)} ${requests === 1 ? 'request' : 'requests'}`;
+  return `${grouped(files)} files: ${done}; ${sizeOf(bytes)} in ${seconds(took * 1000)}, ${asked}`;
 }
 
 const sizeOf = (bytes: number): string =>
-  bytes < 1_000_000 ? `${Math.ceil(bytes / 1000)} kB` : `${Math.round(bytes / 1_000_000).toLocaleString('en-US')} MB`;
+  bytes < 1_000_000 ? `${Math.ceil(bytes / 1000)} kB` : `${grouped(Math.round(bytes / 1_000_000))} MB`;

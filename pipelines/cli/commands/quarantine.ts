@@ -23,7 +23,7 @@ import { fedDatasets, projectionOf } from '../../sources/index.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { table } from '../output.ts';
+import { grouped, table } from '../output.ts';
 
 export interface Quarantined {
   readonly dataset: string;
@@ -194,7 +194,7 @@ export async function runRelease(command: ParsedCommand): Promise<number> {
   const released = await release(partition, command.values.reason as string, needs);
   context.output.answer({ command: 'release', ok: true, dataset: dataset.key, ...released }, () =>
     released.state === 'proved'
-      ? `${partition} matches its manifest again: its ${released.rows.toLocaleString('en-US')} rows are served.`
+      ? `${partition} matches its manifest again: its ${grouped(released.rows)} rows are served.`
       : `${partition} is removed; the next backfill fetches it again.`,
   );
   return EXIT.DONE;

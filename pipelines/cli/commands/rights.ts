@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import { loadSettings } from '../../../shared/config/load.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { writeOwnMatrix } from '../../../shared/rights/form.ts';
-import { PROJECT_ROOT } from '../context.ts';
-import { EXIT } from '../io.ts';
+
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput } from '../output.ts';
 

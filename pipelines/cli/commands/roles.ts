@@ -8,7 +8,8 @@ import {
   rolePasswords,
   roleStatements,
 } from '../../../shared/db/roles.ts';
-import { openContext, PROJECT_ROOT } from '../context.ts';
+import { openContext } from '../context.ts';
+import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput } from '../output.ts';
 import { makeEverything } from '../streams.ts';

@@ -12,8 +12,8 @@ import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { sha256OfFile } from '../../sources/documents/local.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { feedOf, feeds } from '../../sources/index.ts';
-import { PROJECT_ROOT } from '../context.ts';
-import { EXIT } from '../io.ts';
+
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, table } from '../output.ts';
 

@@ -20,7 +20,7 @@ import { verifyCheckpoint } from '../../projector/checkpoint.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { table } from '../output.ts';
+import { grouped, table } from '../output.ts';
 
 /** The status of a dataset: the figures that monitoring reports too (shared/status), and more for the operator. */
 export async function datasetStatus(
@@ -154,7 +154,7 @@ function describe(status: Status): string {
   if (log?.fault) lines.push(`log       ${log.fault}`);
   if (log) {
     lines.push(
-      `log       ${log.messages.toLocaleString('en-US')} messages, ${(log.bytes / 1e6).toFixed(1)} MB of ${(log.max_bytes / 1e9).toFixed(1)} GB; projected to ${log.checkpoint_sequence} of ${log.last_sequence}, lag ${describeLag(log.lag)}; unreferenced ${log.unreferenced_messages}`,
+      `log       ${grouped(log.messages)} messages, ${(log.bytes / 1e6).toFixed(1)} MB of ${(log.max_bytes / 1e9).toFixed(1)} GB; projected to ${log.checkpoint_sequence} of ${log.last_sequence}, lag ${describeLag(log.lag)}; unreferenced ${log.unreferenced_messages}`,
     );
   }
   return lines.join('\n');
@@ -164,16 +164,16 @@ const describeColumns = ({ table, chunks, compacted_chunks, row_bytes, column_by
   `columns   ${table}: ${compacted_chunks} of ${chunks} chunks, ${(row_bytes / 1e6).toFixed(1)} MB became ${(column_bytes / 1e6).toFixed(1)} MB`;
 
 const describeLake = ({ folder, files, rows, change, behind, fault }: LakeFacts) =>
-  `lake      ${folder}: ${files.toLocaleString('en-US')} files, ${rows.toLocaleString('en-US')} rows, up to change ${change}, ${behind} behind${fault ? `: ${fault}` : ''}`;
+  `lake      ${folder}: ${grouped(files)} files, ${grouped(rows)} rows, up to change ${change}, ${behind} behind${fault ? `: ${fault}` : ''}`;
 
 const describeProofLog = ({ size, root, signed_at_utc: at, pending }: ProofLogFacts) =>
   root === null
     ? `proof log no checkpoint yet, ${pending} leaves wait`
-    : `proof log ${size.toLocaleString('en-US')} leaves, root ${root}, signed ${at}; ${pending} leaves wait`;
+    : `proof log ${grouped(size)} leaves, root ${root}, signed ${at}; ${pending} leaves wait`;
 
 function describeLag({ frames, events, event_time_seconds: seconds, oldest_seconds: waiting }: Lag): string {
   if (frames === 0) return '0';
-  return `${frames} messages, ${events.toLocaleString('en-US')} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
+  return `${frames} messages, ${grouped(events)} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
 }
 
 export async function runRuns(command: ParsedCommand): Promise<number> {

@@ -10,12 +10,14 @@ import { DATASETS } from '../../../shared/registry/index.ts';
 import { secretsPath } from '../../../shared/stack/state.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
-import { localUrl, SupervisedChild, startProjector } from '../child.ts';
-import { type Context, natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
+import { SupervisedChild } from '../child.ts';
+import { type Context, localUrl, openContext } from '../context.ts';
 import { ingest } from '../ingest.ts';
+import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { seconds } from '../output.ts';
+import { grouped, seconds } from '../output.ts';
 import { isLocated } from '../over-partitions.ts';
+import { startProjector } from '../projector.ts';
 import { keepStreams } from '../streams.ts';
 import { Summary } from '../summary.ts';
 import { keepCompacted } from './compact.ts';
@@ -124,7 +126,7 @@ async function loadSample(context: Context, feed: Feed, { location, selection }:
 
 function lineOf(dataset: string, { partitions, rows }: { partitions: number; rows: number }): string {
   const amount = `${partitions} partitions`.padStart(15);
-  return `  ${dataset.padEnd(LONGEST_NAME)} ${amount} ${rows.toLocaleString('en-US').padStart(9)} rows, synthetic`;
+  return `  ${dataset.padEnd(LONGEST_NAME)} ${amount} ${grouped(rows).padStart(9)} rows, synthetic`;
 }
 
 /** Time until the HTTP process listens: its start checks settings, rights and storage. */
@@ -184,8 +186,8 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 
 /** The settings go through standard input, so that no other process can read the key and the database's password. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
-  const { io, stack, log, terminalLog, settingFlags } = context;
-  const urls = natsUrls(context.settings, stack);
+  const { io, log, terminalLog, settingFlags } = context;
+  const urls = context.natsUrls;
   const settings = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'serve'),
