@@ -197,6 +197,9 @@ async function openSession(
     context.output.note(message);
   };
   const surely = <T>(ask: () => Promise<T>) => retryThroughOutage(ask, { signal, note });
+  // Beside the database, which takes longer; the streams are made by the operator's account.
+  const connecting = surely(() => context.nats());
+  for (const opening of [connecting, context.nats('operator')]) opening.catch(() => {}); // awaited below and by makeStreams
   const run = request.run ?? cleanup.use(await surely(() => openRun(context, feed, request)));
   const lease = cleanup.use(
     openLease({
@@ -213,7 +216,7 @@ async function openSession(
       throw error;
     });
   }
-  const connection = await surely(() => context.nats());
+  const connection = await connecting;
   const keys = feed.datasets.map(({ key }) => key);
   let isProjecting = request.ownProjector === false;
   const project = () => {

@@ -163,7 +163,7 @@ export const mirror: CommandSpec = {
     exports: { type: 'string', doc: 'Only these exports, separated by commas.' },
     verify: { type: 'boolean', doc: 'Hash every local file, and download those that differ.' },
   },
-  doc: 'Copies a lake or exports to a folder, later what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any folder with a lake.',
+  doc: 'Copies a lake or exports to a folder, later what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any URL, also `file://`, of a lake.',
 };
 
 export const leaves: CommandSpec = {

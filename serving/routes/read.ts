@@ -23,6 +23,7 @@ import { frameDoc, historicalDoc, queryDoc } from '../openapi/row-docs.ts';
 import type { Flow, Reader, ReadFacts } from '../read/execute/answer.ts';
 import { mutableWindowWarning, type WarningEvaluation } from '../read/execute/warnings.ts';
 import { asOfText, type FrameFacts, type FrameReader, frameFields } from '../read/frame/frame.ts';
+import { unitOf } from '../read/frame/values.ts';
 import { OutputBuffer, type RowWriter } from '../render/cells.ts';
 import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
 import { type Accepted, accepted } from '../render/representations.ts';
@@ -416,7 +417,7 @@ export function frameEnvelope(
       dataset: column.dataset.key,
       field: column.field.name,
       aggregate: column.aggregate ?? null,
-      unit: column.field.unit ?? null,
+      unit: unitOf(column) ?? null,
       proved_from_utc: isoOrNull(provedFromMs),
       proved_through_utc: isoOrNull(provedThroughMs),
       warnings: codes,

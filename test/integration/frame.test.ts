@@ -348,6 +348,8 @@ describe('an answer', () => {
       proved_through_utc: '2024-03-05T00:00:00.000Z',
       warnings: [],
     });
+    // A count once had the unit of its field.
+    expect(json.columns.map(({ unit }: { unit: string | null }) => unit)).toEqual(['quote', null, null, null]);
     expect(json.schema.map(({ dtype }: { dtype: string }) => dtype)).toEqual(
       ['timestamp_utc', 'float64', 'int64', 'int64', 'int64'].with(3, 'bool01'),
     );

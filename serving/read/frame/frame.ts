@@ -21,7 +21,16 @@ import { type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { stateColumns } from './state-columns.ts';
 import { tradeColumns, tradeRequest } from './trade-columns.ts';
-import { type ColumnGroup, dtypeOf, FrameFlow, FrameRows, type FrameWindow, Values, valuePg } from './values.ts';
+import {
+  type ColumnGroup,
+  dtypeOf,
+  FrameFlow,
+  FrameRows,
+  type FrameWindow,
+  unitOf,
+  Values,
+  valuePg,
+} from './values.ts';
 
 /** What is proved of a column. */
 export interface ColumnFacts {
@@ -109,8 +118,17 @@ export function frameFields({ columns, asOf }: Pick<FrameRequest, 'columns' | 'a
     ...(asOf === 'row' ? [time(FRAME_KNOWN_AT, 'End of the bucket: the row holds nothing that was known later.')] : []),
     ...columns.map((column): Field => {
       const dtype = dtypeOf(column);
-      const { doc, unit } = column.field;
-      return { name: column.name, dtype, nullable: true, unit, doc, pg: valuePg({ dtype }), sql: '', columns: [] };
+      const { doc } = column.field;
+      return {
+        name: column.name,
+        dtype,
+        nullable: true,
+        unit: unitOf(column),
+        doc,
+        pg: valuePg({ dtype }),
+        sql: '',
+        columns: [],
+      };
     }),
   ];
 }

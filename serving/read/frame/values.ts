@@ -139,6 +139,10 @@ export interface ColumnGroup {
 export const dtypeOf = ({ field, aggregate }: FrameColumn): Field['dtype'] =>
   aggregate === 'count' ? 'int64' : aggregate === 'sum' || aggregate === 'vwap' ? sumDtype(field) : field.dtype;
 
+/** The unit of a column; a count has none. */
+export const unitOf = ({ field, aggregate }: FrameColumn): string | undefined =>
+  aggregate === 'count' ? undefined : field.unit;
+
 const sumDtype = ({ dtype }: Field): Field['dtype'] => (dtype === 'int64' ? 'int64' : 'float64');
 
 /** Holds back the making of rows, and the database with it, while the receiver is behind. */
