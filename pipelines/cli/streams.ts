@@ -64,9 +64,10 @@ export async function makeEverything(
     making.catch((error) => {
       faults.push({ stream, code: codeOf(error) ?? outageCode(error), fault: explain(error) });
     });
+  // The smallest first: it takes no part of what others have reserved.
+  await attempt('exports', makeExportQueue(context, operator));
   for (const { key } of fedDatasets()) await attempt(key, ensureStream(operator, key, streamOptions(settings)));
   await attempt(CHANGES_STREAM, ensureStream(operator, CHANGES_STREAM, streamOptions(settings)));
-  await attempt('exports', makeExportQueue(context, operator));
   return faults;
 }
 

@@ -100,6 +100,9 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
     case 'url': {
       if (!URL.canParse(text)) return { fault: `must be a URL${folderUrl(setting, text)}` };
       const value = new URL(text);
+      if (value.protocol === 'file:' && value.host !== '') {
+        return { fault: 'must have three slashes before the path, as in file:///folder' };
+      }
       return setting.schemes && !setting.schemes.includes(value.protocol)
         ? { fault: `must start with ${setting.schemes.join(' or ')}` }
         : { value };
@@ -141,7 +144,24 @@ function readDotEnv(path: string): Record<string, string | undefined> {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return {};
     throw new TidemarkError('CONFIGURATION_INVALID', `Cannot read the settings file ${path}`, { cause });
   }
+  // `parseEnv` passes over what it does not understand, and the setting would have its default.
+  const stray = strayLine(text);
+  if (stray !== undefined) {
+    throw new TidemarkError(
+      'CONFIGURATION_INVALID',
+      `${path}, line ${stray}: a line must be NAME=value or a # comment`,
+    );
+  }
   return parseEnv(text);
+}
+
+/** The number of the first line that is neither an assignment, part of a quoted value, a comment nor blank. */
+function strayLine(text: string): number | undefined {
+  const assignments = text
+    .replaceAll(/^[ \t]*#.*$/gm, '')
+    .replaceAll(/=[ \t]*(["'`])(?:(?!\1)[\s\S])*\1/g, (value) => `=${value.replaceAll(/[^\n]/g, '')}`);
+  const index = assignments.split(/\r?\n/).findIndex((line) => !/^\s*(?:(?:export\s+)?[\w.-]+\s*=.*)?$/.test(line));
+  return index < 0 ? undefined : index + 1;
 }
 
 const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());

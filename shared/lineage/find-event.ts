@@ -86,7 +86,7 @@ const LEADING_NUMBER = /^\d{1,18}(?::|$)/;
 const OFFSET = '$1::text';
 
 /**
- * SQL that yields the candidates: partition, frame and proof. The frame is null where several partitions hold the offset,
+ * SQL that yields the candidates: partition, frame, proof, and whether the log has any frame of it. The frame is null where several partitions hold the offset,
  * because then none is read. Undefined where the text cannot be an offset, or the key cannot be one of a partition.
  */
 function candidatesSql(
@@ -106,7 +106,8 @@ function candidatesSql(
         order by p.partition_key limit ${MAX_NAMED_PARTITIONS + 1})
       select p.partition_key, f.stream_sequence::text, p.attempt::text, p.revision::text, p.synthetic::text,
         p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text,
-        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8')
+        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8'),
+        exists (select from frames g where g.dataset_id = p.dataset_id and g.partition_key = p.partition_key)::text
       from candidates p
       left join frames f on (select count(*) from candidates) = 1 and f.dataset_id = p.dataset_id
         and f.partition_key = p.partition_key and ${between(order, 'f.first_offset', 'f.last_offset')}
@@ -174,7 +175,8 @@ interface Candidate {
 
 /**
  * @throws TidemarkError EVENT_UNKNOWN, EVENT_AMBIGUOUS (AmbiguousEvent, naming the partitions), LOG_REWOUND when the
- *   log lost the frame, LOG_FRAME_CORRUPT when it holds another message there.
+ *   log lost the frame, LOG_PARTITION_LOST when `recover` found that it lost all, LOG_FRAME_CORRUPT when it holds another
+ *   message there.
  */
 export async function findEvent(needs: LineageNeeds, offset: string, partition?: string): Promise<FoundEvent> {
   const { dataset } = needs;
@@ -192,6 +194,10 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
     if (found) return found;
   }
   parts.end();
+  // `recover` forgets the frames of partitions that the log lost.
+  if (keys.length === 1 && rows[0].at(-1) === 'false') {
+    throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${keys[0]}`);
+  }
   throw unknown(dataset, offset);
 }
 

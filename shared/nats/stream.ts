@@ -137,8 +137,8 @@ const MIN_STREAM_BYTES = 256 * 1024 * 1024;
 
 /**
  * Creates the stream of a dataset if it is missing, and sets its byte limit, which the server reserves from its store. Where
- * there is no room for the limit, a new stream gets a half or a quarter of it and so on, and an existing stream keeps its
- * limit. It also stays as it is where the account may not change it.
+ * there is no room for the limit, a new stream gets a half or a quarter of it and so on, if need be from what other streams
+ * have reserved and not used; an existing stream keeps its limit. It also stays as it is where the account may not change it.
  * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all,
  *   LOG_ACCOUNT_REFUSED when it is missing and the account may not create it.
  */
@@ -148,7 +148,7 @@ export async function ensureStream(
   { maxBytes, replicas = 1 }: StreamOptions,
 ): Promise<StreamInfo> {
   const manager = await jetstreamManager(connection);
-  for (let bytes = maxBytes; ; bytes = Math.floor(bytes / 2)) {
+  for (let bytes = maxBytes; ; ) {
     try {
       return await ensure(manager, dataset, bytes, replicas);
     } catch (cause) {
@@ -156,12 +156,39 @@ export async function ensureStream(
       if (code !== JS_ERROR.STORAGE_RESOURCES_EXCEEDED && code !== JS_ERROR.INSUFFICIENT_RESOURCES) throw cause;
       const existing = await streamInfo(manager, dataset);
       if (existing) return existing;
-      if (bytes / 2 >= Math.min(MIN_STREAM_BYTES, maxBytes)) continue;
+      if (bytes / 2 >= Math.min(MIN_STREAM_BYTES, maxBytes)) {
+        bytes = Math.floor(bytes / 2);
+        continue;
+      }
+      // On a disk of 64 GB the first seven streams took everything, and the datasets of the others had none.
+      if (await shrinkLargest(manager)) continue;
       throw new TidemarkError('LOG_STORAGE_SHORT', `nats-server has no room to reserve ${bytes} bytes for ${dataset}`, {
         cause,
         details: { dataset, max_bytes: maxBytes },
       });
     }
+  }
+}
+
+/** Halves the limit of the stream with the most room that nothing uses. @returns whether there was one */
+async function shrinkLargest(manager: JetStreamManager): Promise<boolean> {
+  const unused = ({ config, state }: StreamInfo) => config.max_bytes - state.bytes;
+  let largest: StreamInfo | undefined;
+  for await (const info of manager.streams.list()) {
+    // Others may have streams in this account.
+    const isLog = info.config.subjects?.join() === `${info.config.name}.>` && mutableIn(info).length === 0;
+    if (isLog && unused(info) > (largest ? unused(largest) : 0)) largest = info;
+  }
+  if (!largest) return false;
+  const { config, state } = largest;
+  const smaller = Math.max(Math.floor(config.max_bytes / 2), 2 * state.bytes, MIN_STREAM_BYTES);
+  if (smaller >= config.max_bytes) return false;
+  try {
+    await manager.streams.update(config.name, { max_bytes: smaller });
+    return true;
+  } catch (error) {
+    if (!isDenied(error)) throw error;
+    return false;
   }
 }
 

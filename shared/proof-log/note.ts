@@ -122,6 +122,7 @@ export function openNote(note: string, keys: readonly Verifier[]): { readonly te
   const lines = note.slice(end + 2).split('\n');
   if (lines.pop() !== '' || lines.length === 0) throw new NoteFault('the signatures of a note end with a line feed');
   let by: Verifier | undefined;
+  const signers: string[] = [];
   for (const line of lines) {
     const match = /^\u2014 (?<name>[^\s+]+) (?<signature>[A-Za-z0-9+/]+=*)$/u.exec(line);
     const bytes = Buffer.from(match?.groups?.signature ?? '', 'base64');
@@ -131,10 +132,15 @@ export function openNote(note: string, keys: readonly Verifier[]): { readonly te
       throw new NoteFault(`the signature of ${key.name} does not belong to the text`);
     }
     by ??= key;
+    signers.push(`${match.groups!.name}+${hexId(bytes.readUInt32BE())}`);
   }
   if (by) return { text, by };
+  const names = keys.map(({ name, id }) => `${name}+${hexId(id)}`).join(' or ');
+  const isRenewed = keys.some(({ name }) => signers.some((signer) => signer.startsWith(`${name}+`)));
   throw new NoteFault(
-    `the key ${keys.map(({ name, id }) => `${name}+${hexId(id)}`).join(' or ')} did not sign the note`,
+    isRenewed
+      ? `${signers.join(' and ')} signed the note, another key of the log than ${names}: where the key was renewed, name the first one, and the log as well`
+      : `the key ${names} did not sign the note`,
   );
 }
 

@@ -320,9 +320,7 @@ const GIVEN_PAUSE_MS = 500;
 export async function acquireStack(options: AcquireOptions): Promise<Stack> {
   await checkGiven(options);
   if (options.databaseUrl !== undefined && options.natsUrl !== undefined) return externalStack(options);
-  await mkdir(options.stateDir, { recursive: true, mode: 0o755 });
-  const stateDir = await realpath(options.stateDir);
-  await checkOwner(stateDir);
+  const stateDir = await stateFolder(options.stateDir);
   const lock = join(stateDir, 'stack.lock');
   const onWait = () => options.log.info('waiting for another process that starts or stops the stack');
   const locked = <T>(section: () => Promise<T>, signal?: AbortSignal) =>
@@ -373,15 +371,24 @@ async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void
   await applyRoles(admin);
 }
 
-async function checkOwner(stateDir: string): Promise<void> {
-  const ours = process.getuid?.();
-  const { uid } = await stat(stateDir);
-  if (ours !== undefined && ours !== 0 && uid !== ours) {
-    throw new TidemarkError(
-      'STACK_START_FAILED',
-      `The state folder ${stateDir} belongs to another user (${uid}); remove it, or name another with SVC_STATE_DIR`,
-    );
+/** Makes the state folder. @returns its path without links. @throws TidemarkError CONFIGURATION_INVALID */
+async function stateFolder(given: string): Promise<string> {
+  const refused = (what: string, cause?: unknown) =>
+    new TidemarkError('CONFIGURATION_INVALID', `The state folder ${given} (SVC_STATE_DIR) ${what}`, { cause });
+  let stateDir: string;
+  let uid: number;
+  try {
+    await mkdir(given, { recursive: true, mode: 0o755 });
+    stateDir = await realpath(given);
+    uid = (await stat(stateDir)).uid;
+  } catch (cause) {
+    throw refused(`cannot be used: ${explain(cause)}`, cause);
   }
+  const ours = process.getuid?.();
+  if (ours === undefined || ours === 0 || uid === ours) return stateDir;
+  throw refused(
+    `belongs to user ${uid}, and this is user ${ours}: run the command as that user, or name another folder`,
+  );
 }
 
 async function checkGiven(options: AcquireOptions): Promise<void> {

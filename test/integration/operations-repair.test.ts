@@ -196,11 +196,18 @@ describe('stores restored to different points', () => {
       1,
       DAYS,
     ]);
-    expect((await doctor())[0]).toBe('ok');
+    const fix = './tidemark reingest, with a --reason, writes them to the log again';
+    expect(await doctor()).toEqual(['warning', [fix]]);
+    // It was said that no proved partition holds it.
+    expect((await run('event', DATASET, '5')).json.error.code).toBe('LOG_PARTITION_LOST');
+    expect((await run('event', DATASET, '99999999')).json.error.code).toBe('EVENT_UNKNOWN');
+    const lineage = await serving.send({ method: 'GET', path: `/v1/lineage/${DATASET}/5` });
+    expect([lineage.status, lineage.json.code]).toEqual([503, 'LINEAGE_LOG_DAMAGED']);
     expect((await run('verify', DATASET)).exit).toBe(0);
     const deep = await run('verify', DATASET, '--deep');
     expect(deep.json.units.map(({ code }: Json) => code)).toEqual(DAYS.map(() => 'LOG_PARTITION_LOST'));
     expect((await system.reingest(DAYS[0], DAYS[3], 'the log was lost')).json).toMatchObject({ ok: true, proved: 4 });
+    expect(await doctor()).toEqual(['ok', []]);
     expect((await run('replay', DATASET, '--verify-only')).exit).toBe(0);
   });
 
@@ -251,7 +258,7 @@ describe('stores restored to different points', () => {
     expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
     expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);
     // What stands in the tail's place is ahead of the projector, until somebody projects.
-    expect((await doctor())[0]).toBe(verdict === 'other_messages' ? 'warning' : 'ok');
+    expect(await doctor()).toMatchObject(['warning', { length: verdict === 'other_messages' ? 2 : 1 }]);
     const deep = await run('verify', DATASET, '--deep');
     expect(
       deep.json.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition),

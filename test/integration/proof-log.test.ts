@@ -278,7 +278,7 @@ describe('check', () => {
     const folder = await logged.download();
     for (const [args, what] of [
       [[folder], 'The key of the log is missing: name it with --key'],
-      [[folder, '--key', 'nonsense'], 'The key cannot be used'],
+      [[folder, '--key', 'nonsense'], 'There is no file nonsense, and it is not a key either: a key is one line'],
       [[join(folder, 'nowhere')], 'cannot be read'],
       [[system.vendor, '--key', key], 'has neither a manifest.json nor a checkpoint'],
     ] as const) {

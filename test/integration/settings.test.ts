@@ -198,6 +198,27 @@ describe('faults', () => {
     expect(faults).toHaveLength(2);
   });
 
+  // Such lines were passed over, and the defaults taken.
+  test.each([
+    ['SVC_HTTP_PORT: 9000', 1],
+    ['SVC_HTTP_PORT=9000\n\nSVC_LOG_LEVEL debug\n', 3],
+    ['SVC_INTERNAL_API_KEY="a\nb"\nexport\n', 3],
+  ])('that have no = in the .env file are named by their line: %j', async (text, line) => {
+    const loading = () => withDotEnv(text, () => load());
+    await expect(loading).rejects.toThrow(`.env, line ${line}: a line must be NAME=value or a # comment`);
+  });
+
+  test('in the .env file may be quoted over lines, exported and commented', async () => {
+    const text = `# a = "b\n\nexport SVC_HTTP_PORT = 9000 # = it's\r\nSVC_INTERNAL_API_KEY='two\nlines: of it'\nOTHER=\`x\ny\`\n`;
+    const settings = await withDotEnv(text, () => load());
+    expect([settings.SVC_HTTP_PORT, settings.SVC_INTERNAL_API_KEY]).toEqual([9000, 'two\nlines: of it']);
+  });
+
+  test('with two slashes name a host, which no file has', () => {
+    const [fault] = faultsOf(() => load({ SVC_EXCHANGE_A_BASE_URL: 'file://tmp/exchange_a' }));
+    expect(fault).toContain('SVC_EXCHANGE_A_BASE_URL: must have three slashes');
+  });
+
   test('never show what a secret holds, nor the credentials of an address', () => {
     const secrets = NAMES.filter((name) => settingOf(name).secret);
     expect(secrets.length).toBeGreaterThan(2);

@@ -21,6 +21,29 @@ test('a limit that the store has no room for is halved until it has, for each st
   expect((await ensureStream(connection, 'stream_0', { maxBytes: PETABYTE })).config.max_bytes).toBe(limits[0]);
 });
 
+// On a disk of 64 GB the first streams took everything, and five datasets and the changes had no stream.
+test('streams that come last get room from what the first have reserved and do not use', async () => {
+  await using env = await createTestEnv({ ownLog: true });
+  await using connection = await connectNats(env.natsOperatorUrl, 'test');
+  const { streams } = await jetstreamManager(connection);
+  const GIB = 2 ** 30;
+  // Leaves 6 to 7 GiB of the store.
+  const refused = (bytes: number) =>
+    streams.add({ name: 'probe', subjects: ['probe'], max_bytes: bytes }).then(
+      async () => !(await streams.delete('probe')),
+      () => true,
+    );
+  let room = GIB;
+  while (!(await refused(room + GIB))) room += GIB;
+  if (room > 7 * GIB) await streams.add({ name: 'foreign_store', subjects: ['foreign'], max_bytes: room - 6 * GIB });
+  const names = Array.from({ length: 14 }, (_, index) => `stream_${index}`);
+  for (const name of names) await ensureStream(connection, name, { maxBytes: 8 * GIB });
+  const limits = await Promise.all(names.map(async (name) => (await streams.info(name)).config.max_bytes));
+  expect(Math.min(...limits)).toBeGreaterThanOrEqual(GIB / 4);
+  expect(limits.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThanOrEqual(7 * GIB);
+  if (room > 7 * GIB) expect((await streams.info('foreign_store')).config.max_bytes).toBe(room - 6 * GIB);
+});
+
 // The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
 test('a store with no room for the sample ends no service: `up` says what failed and goes on', async () => {
   await using system = await System.create('migrated', { ownLog: true });

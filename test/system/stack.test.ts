@@ -481,3 +481,15 @@ async function execFileAsRoot(command: readonly string[]): Promise<void> {
   const code = await new Promise((resolve) => child.once('exit', resolve));
   expect(code).toBe(0);
 }
+
+// It was an EACCES without a remedy, or advice to remove the folder of another user.
+test('a state folder that cannot be used is named with its setting', async () => {
+  const dir = await temporaryDir();
+  await writeFile(join(dir, 'file'), '');
+  const stateDir = join(dir, 'file', 'state');
+  await expect(acquireStack({ stateDir, log: testLogger() })).rejects.toMatchObject({
+    code: 'CONFIGURATION_INVALID',
+    message: expect.stringContaining(`${stateDir} (SVC_STATE_DIR) cannot be used`),
+  });
+  await rm(dir, { recursive: true });
+});

@@ -228,14 +228,15 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
   }
 }
 
-const unusableKey = (cause: unknown) =>
-  invalid(`The key cannot be used: ${cause instanceof Error ? cause.message : cause}`, cause);
+const unusableKey = (cause: unknown) => invalid('The key cannot be used', cause);
 
 /** A key that a flag gives as text or as a file. @throws TidemarkError CHECK_INPUT_INVALID */
 export async function namedKey(key: string): Promise<Verifier> {
   try {
     return parseVerifier((await isFile(key)) ? await readText(key) : key);
   } catch (cause) {
+    if (!key.includes('+') && !(await isFile(key)))
+      throw invalid(`There is no file ${key}, and it is not a key either`, cause);
     throw unusableKey(cause);
   }
 }

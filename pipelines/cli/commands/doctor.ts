@@ -37,14 +37,17 @@ const report = (check: string, doc: string, findings: readonly Finding[]): Check
 const SETTINGS_DOC = 'all settings are valid';
 const CONNECTIONS_DOC = 'database and log answer and accept the credentials';
 
+/** Checks that others need, so that each run has them. */
+const ALWAYS: readonly string[] = ['settings', 'connections'];
+
 /**
  * Runs the checks on whatever can be reached. A check that throws becomes a finding and does not stop the others.
  * `only`: the name of a single check.
  */
 export async function examine(command: ParsedCommand, cwd: string, only?: string): Promise<CheckReport[]> {
   const wanted = CHECKS.filter(({ name }) => only === undefined || name === only);
-  if (only !== undefined && wanted.length === 0) {
-    const known = CHECKS.map(({ name }) => name).join(', ');
+  if (only !== undefined && wanted.length === 0 && !ALWAYS.includes(only)) {
+    const known = [...ALWAYS, ...CHECKS.map(({ name }) => name)].join(', ');
     throw new TidemarkError('USAGE', `There is no check ${JSON.stringify(only)}; known: ${known}`);
   }
   const read = readSettings({ env: command.io.env, flags: command.settings, cwd });

@@ -5,6 +5,7 @@ import { Catalog } from '../../../shared/db/catalog.ts';
 import { connectNats, type NatsConnection } from '../../../shared/nats/connect.ts';
 import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
 import { isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { logVerdict, REWOUND } from '../../projector/checkpoint.ts';
 import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
@@ -139,7 +140,7 @@ const streams: Check = {
 
 const checkpoints: Check = {
   name: 'checkpoints',
-  doc: 'the log is the one that was projected, and a projector works on it',
+  doc: 'the log is the one that was projected and holds what is proved, and a projector works on it',
   needs: ['database', 'log'],
   async run({ datasets, database, log }) {
     const findings: Finding[] = [];
@@ -153,10 +154,26 @@ const checkpoints: Check = {
         const what = `${finding}; no projector works on it`;
         findings.push(warning(dataset.key, what, './tidemark up: its projector clears the backlog'));
       }
+      const lost = await notInLog(database, dataset);
+      if (lost.length > 0 && !REWOUND.has(state)) {
+        const range = lost.length === 1 ? lost[0] : `${lost[0]} to ${lost.at(-1)}`;
+        const what = `proved partitions that the log lost: ${lost.length} (${range}); they are served, without lineage`;
+        findings.push(warning(dataset.key, what, './tidemark reingest, with a --reason, writes them to the log again'));
+      }
     }
     return findings;
   },
 };
+
+/** Proved partitions that only the database holds since `recover`. Those of the sample have no source to be had from. */
+async function notInLog(database: CheckContext['database'], dataset: DatasetDefinition): Promise<string[]> {
+  const { rows } = await database.query(
+    `select p.partition_key as key from partitions p join attempts a using (dataset_id, partition_key, attempt)
+     where p.dataset_id = $1 and p.state = 'proved' and not p.synthetic and a.manifest_sequence is null order by p.from_ms`,
+    [dataset.number],
+  );
+  return rows.map(({ key }) => key);
+}
 
 async function holders(database: CheckContext['database']): Promise<Set<number>> {
   const { PROJECTOR_LOCK } = await import('../../../shared/db/connect.ts');
