@@ -190,7 +190,8 @@ export const ERROR_CODES = {
   },
   PARTITION_PROOF_FAILED: {
     transient: false,
-    remedy: 'The partition is quarantined; `./tidemark status` shows the expected and the found values.',
+    remedy:
+      'The partition is quarantined; `./tidemark quarantine` shows the expected and the found values, and what to do.',
   },
   INTERRUPTED: { transient: true, remedy: 'Run the same command again; it continues where it stopped.' },
   PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the existing partitions.' },

@@ -55,7 +55,8 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   const startedAt = performance.now();
   const units: ReportedUnit[] = [];
   for (const dataset of chosen) {
-    if (!context.signal.aborted) await overDataset(dataset, command, job, context, units);
+    if (!context.signal.aborted)
+      await overDataset(dataset, command, job, context, { units, isNamed: chosen.length > 1 });
   }
   if (partition !== undefined && units.length === 0 && !context.signal.aborted) {
     // An operator who names one partition must learn that it was not processed.
@@ -79,7 +80,7 @@ async function overDataset(
   command: ParsedCommand,
   job: PartitionWork,
   context: Context,
-  units: ReportedUnit[],
+  { units, isNamed }: { readonly units: ReportedUnit[]; readonly isNamed: boolean },
 ): Promise<void> {
   const rows = (await wantedRows(dataset, command, context)).filter(
     // A partition that was never stored has no times.
@@ -113,7 +114,9 @@ async function overDataset(
     counts.rows += report.rows ?? 0;
     run.note({ ...counts, at_partition: row.partitionKey });
     const shown = report.rows === undefined ? '' : `${grouped(report.rows)} rows `;
-    context.output.note(`${partition}  ${report.state.padEnd(11)} ${shown}${report.reason ?? ''}`.trimEnd());
+    const head = `${isNamed ? `${dataset.key}  ` : ''}${partition}  ${report.state.padEnd(11)}`;
+    const why = report.code === undefined ? (report.reason ?? '') : `${report.code}: ${report.reason}`;
+    context.output.note(`${head} ${shown}${why}`.trimEnd());
   }
   await run.end(context.signal.aborted ? 'interrupted' : counts.failed > 0 ? 'failed' : 'done', counts);
 }

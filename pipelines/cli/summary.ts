@@ -5,6 +5,8 @@ import type { PublishProgress } from '../publisher/publisher.ts';
 import type { Feed } from '../sources/feed-types.ts';
 import { bar, grouped, type Output, seconds, table } from './output.ts';
 
+/** Lines for units of a feed that failed with one code: a range may begin years before the vendor's first document. */
+const MAX_ALIKE = 10;
 /** Most units in the answer; a feed that is followed for months has more. */
 const MAX_REPORTED = 10_000;
 
@@ -50,7 +52,25 @@ export class Summary {
     if (unit.state === 'proved') counts.rows += unit.rows;
     counts.elapsed_ms = Math.round(performance.now() - this.#startedAt);
     if (this.#units.length < MAX_REPORTED) this.#units.push(unit);
-    if (!quiet) this.#output.note(this.#line(unit));
+    if (!quiet && !this.#isOneTooMany(feed, unit)) this.#output.note(this.#line(unit));
+  }
+
+  /** Units that failed, by feed and code. */
+  readonly #alike = new Map<string, { count: number; last: string }>();
+
+  /** Whether the unit failed as others have whose lines suffice. Who follows a feed for months wants to see each. */
+  #isOneTooMany({ name }: Feed, { state, code, partition }: UnitResult): boolean {
+    if (state !== 'failed' || this.#command === 'follow') return false;
+    const kind = `${name}: ${code}`;
+    const alike = this.#alike.get(kind) ?? { count: 0, last: '' };
+    this.#alike.set(kind, { count: alike.count + 1, last: partition });
+    return alike.count >= MAX_ALIKE;
+  }
+
+  #noteAlike(): void {
+    for (const [kind, { count, last }] of this.#alike) {
+      if (count > MAX_ALIKE) this.#output.note(`${kind}: ${grouped(count - MAX_ALIKE)} more, the last is ${last}`);
+    }
   }
 
   /** The last line's reason, which is not repeated. */
@@ -71,6 +91,7 @@ export class Summary {
 
   /** Prints the answer. @returns whether everything succeeded. */
   answer(interrupted: boolean): boolean {
+    this.#noteAlike();
     const feeds = [...this.#feeds.values()];
     const total = Object.fromEntries(
       [...STATES, 'rows' as const].map((name) => [name, feeds.reduce((sum, feed) => sum + feed[name], 0)]),

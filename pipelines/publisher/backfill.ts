@@ -342,8 +342,8 @@ class Proofs {
       return false;
     }
     const { state, reason } = outcome;
-    const fault = state === 'proved' ? {} : { code: codeByState[state], reason: reason ?? '' };
-    this.#finished.push({ dataset: dataset.key, partition, state, rows, ...fault });
+    if (state === 'proved') this.#finished.push({ dataset: dataset.key, partition, state, rows });
+    else this.#finished.push(failure(unit, new TidemarkError(codeByState[state], reason ?? ''), rows, state));
     return state === 'proved';
   }
 

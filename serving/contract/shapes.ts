@@ -41,8 +41,11 @@ export const strict = boolean
 
 export function integer(min: number, max = MAX_COUNT) {
   const bounds = `${min === -MAX_COUNT ? '' : ` from ${min}`}${max === MAX_COUNT ? '' : ` to ${max}`}`;
-  const error = bounds ? `must be an integer${bounds}` : 'must be an integer of at most 53 bits';
-  return z.int({ error }).min(min, { error }).max(max, { error });
+  const text = bounds ? `must be an integer${bounds}` : 'must be an integer of at most 53 bits';
+  // JSON has larger integers than a double holds exactly.
+  const error = ({ input }: { readonly input?: unknown }) =>
+    typeof input === 'number' && input > MAX_COUNT ? `must be at most ${max}` : text;
+  return z.int({ error, abort: true }).min(min, { error }).max(max, { error });
 }
 
 /** The keys of a window that counts rows. */

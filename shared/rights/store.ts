@@ -146,7 +146,7 @@ export class RightsStore {
     } catch (error) {
       if (!(error instanceof MatrixInvalid)) throw error;
       log.error(
-        { faults: error.faults },
+        { path: this.#path, faults: error.faults },
         'the rights matrix is invalid; the service refuses reads until it is corrected',
       );
       return { faults: error.faults };

@@ -61,6 +61,8 @@ describe('a key that is none', () => {
       '/format is not a key of the contract; the Accept header chooses the form of an answer, such as text/csv',
     ],
     ['trades', { startDate: '2024-01-01' }, '/startDate is not a key of the contract (did you mean start_date?)'],
+    ['query', { sources: [KEY], n_rows: 1e30 }, '/n_rows must be at most 9007199254740991'],
+    ['query', { sources: [KEY], n_rows: 0 }, '/n_rows must be an integer from 1'],
     ['trades', { n_latest_row: 1 }, '/n_latest_row is not a key of the contract (did you mean n_latest_rows?)'],
     ['klines', { kline_siz: 60 }, '/kline_siz is not a key of the contract (did you mean kline_size?)'],
     [

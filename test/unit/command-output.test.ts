@@ -1,0 +1,50 @@
+/** What a command tells people: its lines about units, and its numbers. */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { grouped, type Output } from '../../pipelines/cli/output.ts';
+import { Summary } from '../../pipelines/cli/summary.ts';
+import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
+import { feedOf } from '../../pipelines/sources/index.ts';
+import { SEED } from '../support/seed.ts';
+
+const FEED = feedOf('exchange_a_spot_trades');
+
+/** The lines of a command about these units, and whether it calls them a success. */
+function linesOf(command: string, units: readonly Pick<UnitResult, 'partition' | 'state' | 'code'>[]) {
+  const lines: string[] = [];
+  const note = (line: string) => void lines.push(line);
+  const output: Output = { json: false, terminal: false, answer: () => {}, note, progress: () => {} };
+  const summary = new Summary(command, [FEED], output);
+  for (const unit of units) summary.add(FEED, { dataset: FEED.name, rows: 5, reason: unit.partition, ...unit });
+  return { lines, ok: summary.answer(false) };
+}
+
+// A backfill without --from printed two lines for each of a thousand days that the folder did not have.
+test('of units that fail alike ten are named, whatever is proved between them, and the others counted', () => {
+  const missing = (day: number) => ({ partition: `day ${day}`, state: 'failed', code: 'SOURCE_NOT_FOUND' }) as const;
+  const proved = { partition: 'between', state: 'proved' } as const;
+  const other = { partition: 'other', state: 'failed', code: 'SOURCE_ROW_INVALID' } as const;
+  const units = [...Array.from({ length: 8 }, (_, day) => missing(day)), proved, other];
+  const many = [...units, ...Array.from({ length: 1200 }, (_, day) => missing(day + 8))];
+  const { lines, ok } = linesOf('backfill', many);
+  expect(ok).toBe(false);
+  expect(lines).toHaveLength(13);
+  expect(lines.at(-1)).toBe('exchange_a_spot_trades: SOURCE_NOT_FOUND: 1,198 more, the last is day 1207');
+  expect(linesOf('backfill', units).lines).toHaveLength(10);
+  // Whoever follows a feed sees each failure, however long ago the others were.
+  expect(linesOf('follow', many).lines).toHaveLength(many.length);
+});
+
+test('numbers are grouped as Intl groups them', () => {
+  const number = fc.oneof(
+    fc.integer(),
+    fc.maxSafeInteger(),
+    fc.integer({ min: -1e9, max: 1e9 }).map((n) => n / 1000),
+  );
+  fc.assert(
+    fc.property(number, (value) => {
+      expect(grouped(value)).toBe(value.toLocaleString('en-US'));
+    }),
+    { seed: SEED },
+  );
+});
