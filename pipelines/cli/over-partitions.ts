@@ -113,12 +113,16 @@ async function overDataset(
     counts[job.good.includes(report.state) ? 'proved' : 'failed']++;
     counts.rows += report.rows ?? 0;
     run.note({ ...counts, at_partition: row.partitionKey });
-    const shown = report.rows === undefined ? '' : `${grouped(report.rows)} rows `;
-    const head = `${isNamed ? `${dataset.key}  ` : ''}${partition}  ${report.state.padEnd(11)}`;
-    const why = report.code === undefined ? (report.reason ?? '') : `${report.code}: ${report.reason}`;
-    context.output.note(`${head} ${shown}${why}`.trimEnd());
+    context.output.note(lineOf(report, isNamed ? dataset.key : undefined));
   }
   await run.end(context.signal.aborted ? 'interrupted' : counts.failed > 0 ? 'failed' : 'done', counts);
+}
+
+/** A partition's line for people; it names the dataset if the command is about several. */
+export function lineOf({ partition, state, rows, code, reason = '' }: PartitionReport, dataset?: string): string {
+  const head = `${dataset === undefined ? '' : `${dataset}  `}${partition}  ${state.padEnd(11)}`;
+  const shown = rows === undefined ? '' : `${grouped(rows)} rows `;
+  return `${head} ${shown}${code === undefined ? reason : `${code}: ${reason}`}`.trimEnd();
 }
 
 async function wantedRows(dataset: DatasetDefinition, { values }: ParsedCommand, { catalog }: Context) {

@@ -30,6 +30,10 @@ export class Summary {
   readonly #feeds = new Map<string, FeedSummary>();
   readonly #units: UnitResult[] = [];
   readonly #isSeveral: boolean;
+  /** Units that failed, by feed and code. */
+  readonly #alike = new Map<string, { count: number; last: string }>();
+  /** The last line's reason, which is not repeated. */
+  #lastReason = '';
 
   constructor(command: string, feeds: readonly Feed[], output: Output) {
     this.#command = command;
@@ -55,9 +59,6 @@ export class Summary {
     if (!quiet && !this.#isOneTooMany(feed, unit)) this.#output.note(this.#line(unit));
   }
 
-  /** Units that failed, by feed and code. */
-  readonly #alike = new Map<string, { count: number; last: string }>();
-
   /** Whether the unit failed as others have whose lines suffice. Who follows a feed for months wants to see each. */
   #isOneTooMany({ name }: Feed, { state, code, partition }: UnitResult): boolean {
     if (state !== 'failed' || this.#command === 'follow') return false;
@@ -72,9 +73,6 @@ export class Summary {
       if (count > MAX_ALIKE) this.#output.note(`${kind}: ${grouped(count - MAX_ALIKE)} more, the last is ${last}`);
     }
   }
-
-  /** The last line's reason, which is not repeated. */
-  #lastReason = '';
 
   #line(unit: UnitResult): string {
     const head = `${this.#isSeveral ? `${unit.dataset}  ` : ''}${unit.partition}  ${unit.state.padEnd(11)}`;

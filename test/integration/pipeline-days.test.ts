@@ -122,6 +122,8 @@ describe('ids of neighbouring days', () => {
     expect([exit, json.proved, json.quarantined]).toEqual([1, 2, 1]);
     expect(unitOf(json, '2024-03-02')).toMatchObject({ state: 'quarantined', code: 'PARTITION_PROOF_FAILED' });
     expect(unitOf(json, '2024-03-02').reason).toContain('overlap');
+    // Quarantined units had no remedy.
+    expect(unitOf(json, '2024-03-02').remedy).toContain('./tidemark quarantine');
     expect(await system.traces('2024-03-02')).toEqual({ ...NOTHING, state: 'quarantined', manifests: 1 });
     const status = await system.status();
     expect(status.partitions).toEqual({ missing: 0, publishing: 0, published: 0, proved: 2, quarantined: 1 });

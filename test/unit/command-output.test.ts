@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { grouped, type Output } from '../../pipelines/cli/output.ts';
+import { lineOf } from '../../pipelines/cli/over-partitions.ts';
 import { Summary } from '../../pipelines/cli/summary.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { feedOf } from '../../pipelines/sources/index.ts';
@@ -33,6 +34,16 @@ test('of units that fail alike ten are named, whatever is proved between them, a
   expect(linesOf('backfill', units).lines).toHaveLength(10);
   // Whoever follows a feed sees each failure, however long ago the others were.
   expect(linesOf('follow', many).lines).toHaveLength(many.length);
+});
+
+// Lines of `verify all` did not say which dataset they were about, nor failures which code they had.
+test('the line of a partition names its dataset among several, its rows and the code of its failure', () => {
+  const proved = { partition: '2024-03-01', state: 'proved', rows: 1500 };
+  expect(lineOf(proved)).toBe('2024-03-01  proved      1,500 rows');
+  expect(lineOf(proved, 'd9')).toBe('d9  2024-03-01  proved      1,500 rows');
+  const failed = { partition: '7', state: 'failed', code: 'LOG_UNREACHABLE', reason: 'no answer' };
+  expect(lineOf(failed)).toBe('7  failed      LOG_UNREACHABLE: no answer');
+  expect(lineOf({ partition: '7', state: 'quarantined', reason: 'rows differ' })).toBe('7  quarantined rows differ');
 });
 
 test('numbers are grouped as Intl groups them', () => {
