@@ -135,11 +135,14 @@ async function storePlaceholder(client: ClientBase, { native }: DatasetDefinitio
   return chunk;
 }
 
-/** Builds the unique index (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
+/**
+ * Builds the unique index (time, identity) of loaded chunks. Its pages are filled, because no row joins a day afterwards: it
+ * takes 100 MB for 3.5 M rows instead of 110. @throws 23505 when rows repeat.
+ */
 export async function indexChunks(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
   const columns = [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ');
   for (const { table, indexed } of target.chunks) {
-    if (!indexed) await client.query(`create unique index on ${table} (${columns})`);
+    if (!indexed) await client.query(`create unique index on ${table} (${columns}) with (fillfactor = 100)`);
   }
 }
 

@@ -239,7 +239,7 @@ export function rowHashSql(native: NativeShape): string {
   assert(native.time.pg === 'int8', 'the row hash is seeded with an int8 time');
   const isFlag = (column: NativeShape['columns'][number]) => column.pg === 'bool' && column.nullable !== true;
   const bools = native.columns.filter(isFlag);
-  const flags = bools.map((column, bit) => ` + (t."${column.name}"::int4 << ${bit})`).join('');
+  const flags = bools.map(({ name }, bit) => ` + (t."${name}"::int4${bit > 0 ? ` << ${bit}` : ''})`).join('');
   return native.columns
     .filter((column) => !isFlag(column) && column.name !== native.time.column && !isPartitionKey(native, column.name))
     .reduce(
