@@ -4,7 +4,7 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import { expect, test } from 'vitest';
 import { SETTINGS } from '../../shared/config/settings.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
-import { ensureStream } from '../../shared/nats/stream.ts';
+import { ensureStream, JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
 import { System } from '../support/pipeline.ts';
 import { OWN_MATRIX } from '../support/serving.ts';
 import { createTestEnv } from '../support/stack.ts';
@@ -27,21 +27,27 @@ test('streams that come last get room from what the first have reserved and do n
   await using connection = await connectNats(env.natsOperatorUrl, 'test');
   const { streams } = await jetstreamManager(connection);
   const GIB = 2 ** 30;
-  // Leaves 6 to 7 GiB of the store.
-  const refused = (bytes: number) =>
-    streams.add({ name: 'probe', subjects: ['probe'], max_bytes: bytes }).then(
-      async () => !(await streams.delete('probe')),
-      () => true,
-    );
-  let room = GIB;
-  while (!(await refused(room + GIB))) room += GIB;
-  if (room > 7 * GIB) await streams.add({ name: 'foreign_store', subjects: ['foreign'], max_bytes: room - 6 * GIB });
+  const foreign = new Map<string, number>();
+  const reserve = async (name: string, bytes: number) => {
+    try {
+      await streams.add({ name, subjects: [name], max_bytes: bytes });
+      foreign.set(name, bytes);
+    } catch (error) {
+      expect(jsErrorCode(error)).toBe(JS_ERROR.STORAGE_RESOURCES_EXCEEDED);
+    }
+  };
+  // Leaves 6 to 7 GiB of the store. Streams of 2^n fill the rest, each once. One stays in any case: with the last stream nats-server
+  // removes their folder, and a stream that is created meanwhile fails ("error creating store").
+  await reserve('foreign', 2 ** 20);
+  await reserve('room', 6 * GIB);
+  for (let bytes = 2 ** 50; bytes >= GIB; bytes /= 2) await reserve(`foreign_${bytes}`, bytes);
+  if (foreign.delete('room')) await streams.delete('room');
   const names = Array.from({ length: 14 }, (_, index) => `stream_${index}`);
   for (const name of names) await ensureStream(connection, name, { maxBytes: 8 * GIB });
   const limits = await Promise.all(names.map(async (name) => (await streams.info(name)).config.max_bytes));
   expect(Math.min(...limits)).toBeGreaterThanOrEqual(GIB / 4);
   expect(limits.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThanOrEqual(7 * GIB);
-  if (room > 7 * GIB) expect((await streams.info('foreign_store')).config.max_bytes).toBe(room - 6 * GIB);
+  for (const [name, bytes] of foreign) expect((await streams.info(name)).config.max_bytes).toBe(bytes);
 });
 
 // The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
