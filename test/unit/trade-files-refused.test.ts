@@ -2,9 +2,16 @@
  * Trade files that must be refused, every vendor's alike: each bad cell and each bad row, in each place of a file, named
  * by document and line, and never a crash.
  */
+import { mkdtempDisposable, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { crc32, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { openTradeFile } from '../../pipelines/sources/trades/feed.ts';
 import { TidemarkError } from '../../shared/errors.ts';
+import { buildZip } from '../support/broken-zip.ts';
+import { faultOf } from '../support/faults.ts';
 import { runs } from '../support/seed.ts';
 import {
   EXCHANGE_A,
@@ -243,6 +250,48 @@ test.each<[string, TradeLayout, number[], string, string, RegExp]>([
     expect(fault.message).toMatch(message);
   }
 }); // biome-ignore format: a case a line
+
+test.each(LAYOUTS)(
+  'a row of $dataset.key that damage to its archive spoilt is not blamed on the vendor',
+  async (layout) => {
+    await using folder = await mkdtempDisposable(join(tmpdir(), 'damaged-'));
+    const { document } = layout;
+    const archive = document.endsWith('.zip') ? 'zip' : 'gzip';
+    const whole = fileOf(layout, [layout.row(7), layout.row(8)]);
+    const spoilt = Buffer.from(whole);
+    spoilt[spoilt.lastIndexOf(',')] = 0;
+    const packed = (content: Buffer) => {
+      const crc = crc32(whole);
+      if (archive === 'zip') {
+        return buildZip({ members: [{ name: document.replace(/zip$/, 'csv'), content, claim: { crc } }] });
+      }
+      const gzip = gzipSync(content);
+      gzip.writeUInt32LE(crc, gzip.length - 8);
+      return gzip;
+    };
+    const decoded = async (bytes: Buffer) => {
+      const path = join(folder.path, document);
+      await writeFile(path, bytes);
+      await using opened = await openTradeFile(
+        {
+          file: {
+            ...{ url: document, name: document, path, bytes: bytes.length, sha256: '', headers: {}, attempts: 1 },
+            assertUnchanged: async () => {},
+            [Symbol.asyncDispose]: async () => {},
+          },
+          request: { period: '', granularity: 'daily', partitions: [] },
+          archive,
+          decoder: (frameRawBytes) => layout.decoder({ frameRawBytes }),
+        },
+        { spoolDir: folder.path, timeoutMs: 1, maxAttempts: 1, maxDocumentBytes: 1, maxUnpackedBytes: 1 << 20 },
+      );
+      return await Array.fromAsync(opened.decode({ frameRawBytes: 1 << 16 }), ({ kind }) => kind);
+    };
+    expect(await decoded(packed(whole))).toEqual(['events', 'end']);
+    const fault = await faultOf(decoded(packed(spoilt)), 'SOURCE_ARCHIVE_INVALID');
+    expect(fault.details.document).toBe(document);
+  },
+);
 
 test('a faulty row ends the decoding: no partition is said to have ended', () => {
   for (const layout of [EXCHANGE_A, EXCHANGE_B]) {
