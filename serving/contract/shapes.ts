@@ -8,10 +8,10 @@ import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 
 /** The error of a name that is none of a list: the list, and the name that is meant if one is similar. */
-export const oneOf = (names: readonly string[]) => ({
+export const oneOf = (names: readonly string[], rule = 'must be one of ') => ({
   error: ({ input }: { readonly input?: unknown }) => {
     const meant = typeof input === 'string' ? closestName(input, names) : undefined;
-    return `must be one of ${names.join(', ')}${meant === undefined ? '' : `; did you mean ${meant}?`}`;
+    return `${rule}${names.join(', ')}${meant === undefined ? '' : `; did you mean ${meant}?`}`;
   },
 });
 
@@ -148,8 +148,7 @@ export const fieldsTo = ({ of, all }: Columns): string =>
 /** `fields` and `filters`, checked against the columns, or only for shape where the columns are unknown. */
 export function selection(columns: Columns | undefined) {
   const names = columns?.all.map((field) => field.name);
-  const error = names ? `must be a field of ${columns?.of}: ${names.join(', ')}` : FIELD_NAME_RULE;
-  const name = names ? z.enum(names, { error }) : fieldName;
+  const name = names ? z.enum(names, oneOf(names, `must be a field of ${columns?.of}: `)) : fieldName;
   const clause = clauseOn(name);
   return {
     fields: z

@@ -28,10 +28,11 @@ const saidOf = (style: string, body: Record<string, Json>): string[] => {
 const QUERY_KEYS =
   'mode, sources, view_id, view_version, time_range, n_rows, n_random, random_seed, as_of, fields, filters, strict';
 
-test('fields that are unknown, none or repeated list those that there are', () => {
+test('fields that are unknown, none or repeated list those that there are, and name the one that is meant', () => {
   const names = 'trade_id, timestamp, price, quantity, quote_quantity, is_buyer_maker, is_best_match, datetime';
   const saidOfFields = (fields: Json[]) => saidOf('query', { sources: [KEY], fields });
-  expect(saidOfFields(['prise'])[0]).toContain(names);
+  const rule = `must be a field of ${KEY} in mode native: ${names}`;
+  expect(saidOfFields(['prise', 'volume'])).toEqual([`/fields/0 ${rule}; did you mean price?`, `/fields/1 ${rule}`]);
   expect(saidOfFields([])).toEqual([
     `/fields must name at least one field; the fields of ${KEY} in mode native are ${names}; leave it out for all of them`,
   ]);
