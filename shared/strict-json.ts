@@ -61,6 +61,12 @@ export function parseJson(text: string): Json {
   return value;
 }
 
+const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown };
+
+/** Writes what `parseJson` read: integers above 2^53 have all their digits. */
+export const writeJson = (value: unknown): string =>
+  JSON.stringify(value, (_, member) => (typeof member === 'bigint' ? rawJSON(String(member)) : member));
+
 class Parser {
   readonly #text: string;
   #at = 0;

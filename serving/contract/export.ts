@@ -50,7 +50,7 @@ export interface ExportRequest {
   readonly window: Window;
   readonly subject: ExportSubject;
   /** The body that the export stores: with the seed that the service drew for it. */
-  readonly body: Readonly<Record<string, unknown>>;
+  readonly body: JsonObject;
   /** Whether the body carries the caller's own storage credential. The service knows the key and does not support it. */
   readonly hasAuthToken: boolean;
 }

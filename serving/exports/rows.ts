@@ -4,6 +4,7 @@ import { OWNER } from '../../shared/keys/key.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
+import { type JsonObject, parseJson } from '../../shared/strict-json.ts';
 import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';
 import type { ExportState } from './states.ts';
@@ -39,7 +40,7 @@ export interface ExportRow {
   readonly exportId: string;
   readonly number: string;
   readonly state: ExportState;
-  readonly request: Readonly<Record<string, unknown>>;
+  readonly request: JsonObject;
   readonly requestSha256: string;
   /** Name of the key that submitted it. */
   readonly apiKey: string;
@@ -76,7 +77,8 @@ export function rowOf(row: any): ExportRow {
     exportId: row.export_id,
     number: row.number,
     state: row.state,
-    request: row.request,
+    // `pg` would round its integers above 2^53.
+    request: parseJson(row.request_text) as JsonObject,
     requestSha256: row.request_sha256,
     apiKey: row.api_key ?? OWNER,
     dataset: DATASET_BY_NUMBER.get(row.dataset_id) ?? '',

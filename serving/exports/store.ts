@@ -6,6 +6,7 @@ import type { Pool, PoolClient } from 'pg';
 import { createPool, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
 import { OWNER } from '../../shared/keys/key.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { writeJson } from '../../shared/strict-json.ts';
 import type { Warning } from '../contract/problems.ts';
 import { type ExportRow, type Progress, rowOf, type StoredArtifact } from './rows.ts';
 import { type ExportEvent, type ExportState, TRANSITIONS } from './states.ts';
@@ -85,7 +86,7 @@ const CLOCK_TOLERANCE_MS = 1000;
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
 /** As the index of Idempotency-Key has it. */
 const API_KEY = `coalesce(api_key, '${OWNER}')`;
-const COLUMNS = `e.*, coalesce(e.expires_at <= clock_timestamp(), false) as is_expired`;
+const COLUMNS = `e.*, e.request::text as request_text, coalesce(e.expires_at <= clock_timestamp(), false) as is_expired`;
 
 export class ExportStore implements AsyncDisposable {
   readonly #pool: Pool;
@@ -173,7 +174,7 @@ export class ExportStore implements AsyncDisposable {
          values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, nullif($14, '${OWNER}')) returning *) select ${COLUMNS} from e`,
         [
           one.exportId,
-          JSON.stringify(one.request),
+          writeJson(one.request),
           one.requestSha256,
           one.idempotencyKey,
           DATASETS.get(one.dataset)!.number,

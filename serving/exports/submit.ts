@@ -7,6 +7,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import type { AuditPayload } from '../../shared/audit/records.ts';
 import { shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { writeJson } from '../../shared/strict-json.ts';
 import { type ExportRequest, type ExportSubject, isFrame } from '../contract/export.ts';
 import { Problem, type Warning } from '../contract/problems.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
@@ -121,7 +122,7 @@ export async function submitExport(
   const { warnings, asOf } = await dryRunExport(inspector, request.subject, freshness, { signal, caller });
 
   const exportId = randomUUID();
-  const payload = { ...facts, request: JSON.stringify(request.body), request_sha256: requestSha256 };
+  const payload = { ...facts, request: writeJson(request.body), request_sha256: requestSha256 };
   await recorded(audit.must(AUDIT_EVENTS.intent, exportId, { ...payload, ...keyFact(idempotencyKey) }));
   const row = newRow(exportId, submission, grant);
   let isAudited = true;

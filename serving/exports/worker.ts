@@ -13,7 +13,6 @@ import { outageCode } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import type { Json } from '../../shared/strict-json.ts';
 import { parseExport } from '../contract/export.ts';
 import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts';
 import { contractProblem } from '../http/request.ts';
@@ -341,7 +340,7 @@ interface RunDeps extends ArtifactDeps {
 export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
   return async (row, { directory, signal, onProgress }) => {
     // A request that was valid when it was accepted may name a field that an upgrade removed.
-    const parsed = parseExport(row.request as unknown as Json);
+    const parsed = parseExport(row.request);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { subject: request, format, compression, datasets } = parsed.value;
     const rights = exportRights(deps.rights, datasets);

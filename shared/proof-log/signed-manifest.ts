@@ -25,8 +25,14 @@ export interface ManifestProofLog {
 
 type Manifest = Readonly<Record<string, unknown>>;
 
+/** An integer above 2^53 becomes a text: most readers of JSON would round it, and what they write would not be what was signed. */
+const largeAsText = (_: string, member: unknown) => (typeof member === 'bigint' ? String(member) : member);
+
+/** What a manifest says, in one line. */
+export const manifestText = (facts: object): string => JSON.stringify(facts, largeAsText);
+
 /** The bytes of a manifest's file. */
-export const manifestBytes = (manifest: object): Buffer => Buffer.from(`${JSON.stringify(manifest, undefined, 2)}\n`);
+export const manifestBytes = (manifest: object): Buffer => Buffer.from(`${JSON.stringify(manifest, largeAsText, 2)}\n`);
 
 /** What is signed. It has two lines, so that it cannot be taken for a checkpoint. */
 const textOf = (origin: string, unsigned: object): string =>

@@ -426,6 +426,24 @@ function cellBytes(value: string | number | null, dtype: string): Buffer {
   return bytes;
 }
 
+test('a filter by an integer above 2^53 is one like any other, however often it comes', async () => {
+  const filtered = (value: string) =>
+    serving.send({
+      path: '/v1/frame',
+      body: JSON.stringify({
+        columns: [{ ...CLOSE, filter: { field: 'trade_id', op: 'lt', value: '#' } }],
+        ...DAY_OF_TRADES,
+      }).replace('"#"', value),
+    });
+  const expected = (await filtered('9007199254740991')).json.rows;
+  expect(expected.length).toBeGreaterThan(0);
+  // More than the service's connections: one that is lost to each would be missed.
+  for (let time = 0; time < 40; time++) {
+    const { status, json } = await filtered('9007199254740993');
+    expect([status, json.rows]).toEqual([200, expected]);
+  }
+});
+
 describe('a body', () => {
   const UNITS = { name: 'u', dataset: 'etf_daily_metrics', field: 'metric_value_float' };
   const of = (column: object) => ({ columns: [{ ...CLOSE, ...column }], ...DAY_OF_TRADES });

@@ -2,6 +2,8 @@
 import { once } from 'node:events';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { PgPool, poolOptions } from '../../serving/db/pool.ts';
+import { Snapshots } from '../../serving/read/snapshot/session.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { startNatsProxy } from '../support/nats-proxy.ts';
@@ -16,6 +18,16 @@ beforeAll(async () => {
   await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 10_000 });
 });
 afterAll(() => env[Symbol.asyncDispose]());
+
+test('a read whose probe cannot be made keeps no connection', async () => {
+  await using pool = new PgPool(poolOptions(env.databaseUrl));
+  const probe = () => {
+    throw new Error('no probe');
+  };
+  const owner = { own: () => {}, hasFired: false };
+  await expect(new Snapshots({ pool, byokRole: undefined }).begin(probe, undefined, owner)).rejects.toThrow('no probe');
+  expect(pool.open).toEqual({ idle: 0, busy: 0 });
+});
 
 describe('the storage contract', () => {
   const aligned = { ...ALL, mode: 'aligned_1s', n_rows: 1 };

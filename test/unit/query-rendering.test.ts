@@ -15,7 +15,7 @@ import {
 } from '../../serving/render/text.ts';
 import { ceilMs, parseDay, parseInstant } from '../../shared/dates.ts';
 import type { Field } from '../../shared/registry/index.ts';
-import { JsonFault, parseJson } from '../../shared/strict-json.ts';
+import { JsonFault, parseJson, writeJson } from '../../shared/strict-json.ts';
 import { anyText } from '../support/generated-rows.ts';
 import { runs } from '../support/seed.ts';
 
@@ -266,6 +266,25 @@ describe('the JSON parser', () => {
     expect(parseJson('-9223372036854775808')).toBe(-(2n ** 63n));
     expect(parseJson('1.0')).toBe(1);
     expect(parseJson('1e2')).toBe(100);
+  });
+
+  test('reads what writeJson writes, with every digit', () => {
+    const { tree: value } = fc.letrec((tie) => ({
+      tree: fc.oneof(
+        { depthSize: 'small' },
+        fc.jsonValue({ maxDepth: 2 }).filter((one) => !Object.is(one, -0)),
+        fc.bigInt({ min: 2n ** 53n, max: 2n ** 70n }),
+        fc.array(tie('tree'), { maxLength: 3 }),
+      ),
+    }));
+    const plain = (text: string) => JSON.stringify(parseJson(text), withBigInts);
+    fc.assert(
+      fc.property(value, (one) => {
+        expect(plain(writeJson(one))).toBe(JSON.stringify(one, withBigInts));
+      }),
+      { numRuns: runs(1000) },
+    );
+    expect(writeJson({ value: [2n ** 53n + 1n, 1.5] })).toBe('{"value":[9007199254740993,1.5]}');
   });
 
   test('a key called __proto__ is a key', () => {

@@ -2,6 +2,7 @@
 import {
   type LoggedPartition,
   type ManifestProofLog,
+  manifestText,
   signManifest,
 } from '../../../shared/proof-log/signed-manifest.ts';
 import { shapeOf } from '../../../shared/registry/index.ts';
@@ -305,7 +306,7 @@ const columnsOf = (subject: ExportSubject, format: Format): ManifestColumn[] =>
 
 /** Metadata that describes a file without its manifest. */
 const factsOf = (request: ExportSubject, schema: readonly ManifestColumn[]) => ({
-  tidemark: JSON.stringify({ ...subjectOf(request), schema }),
+  tidemark: manifestText({ ...subjectOf(request), schema }),
 });
 
 export type {

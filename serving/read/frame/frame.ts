@@ -7,6 +7,7 @@ import type { Logger } from '../../../shared/logger.ts';
 import { closestName } from '../../../shared/nearest.ts';
 import type { View } from '../../../shared/registry/definition.ts';
 import type { Field } from '../../../shared/registry/index.ts';
+import { writeJson } from '../../../shared/strict-json.ts';
 import { FRAME_DATETIME, FRAME_KNOWN_AT, type FrameColumn, type FrameRequest } from '../../contract/frame.ts';
 import { Problem, type Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
@@ -88,7 +89,7 @@ interface Group {
 }
 
 const groupKey = ({ dataset, mode, filters }: FrameColumn) =>
-  `${dataset.key} ${mode} ${JSON.stringify(filters.map(({ clause }) => clause))}`;
+  `${dataset.key} ${mode} ${writeJson(filters.map(({ clause }) => clause))}`;
 
 /** Metrics come from native rows, but their series are those of one-second rows. */
 const probeMode = ({ dataset, mode }: FrameColumn) => (dataset.aligned.seriesKey.length > 0 ? 'aligned_1s' : mode);

@@ -338,8 +338,8 @@ export class Snapshots {
     deadline: ConnectionOwner,
   ): Promise<{ connection: PgConnection; probe: L }> {
     for (let fresh = false; ; fresh = true) {
-      const { connection, reused } = await this.#connect(token, fresh, deadline);
       const probe = createProbe();
+      const { connection, reused } = await this.#connect(token, fresh, deadline);
       try {
         await new Session(connection).begin(probe);
         return { connection, probe };
