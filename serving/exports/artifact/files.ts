@@ -113,10 +113,13 @@ class PackedSink implements Destination {
   async end(): Promise<void> {
     this.#stream.end();
     await this.#ended;
+    // A stream that ends emits no `drain`, and the rows of the next file wait for it.
+    this.#options.flow.resume();
   }
 
   destroy(): void {
     this.#stream.destroy();
+    this.#options.flow.resume();
   }
 }
 
