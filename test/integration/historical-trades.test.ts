@@ -138,6 +138,18 @@ describe.each(EXCHANGES)('%s', (exchange) => {
     );
   });
 
+  test('the newest rows are warned of by the selector of their own route, whatever route asked before', async () => {
+    const selectorIn = (json: { warnings: { code: string; details: object }[] }) =>
+      json.warnings.find(({ code }) => code === 'WINDOW_LATEST_ROWS_MUTABLE')?.details;
+    // The first read notes what is proved, the others are sent with its plan.
+    for (let round = 0; round < 3; round++) {
+      const { json } = await serving.query({ sources: [dataset.key], mode: 'aligned_1s', n_rows: 4 });
+      expect(selectorIn(json)).toEqual({ n_rows: 4 });
+      const historical = await ask(`${exchange}/spot/trades`, { mode: 'aligned_1s', n_latest_rows: 4 });
+      expect(selectorIn(historical)).toEqual({ n_latest_rows: 4 });
+    }
+  });
+
   test.each(Object.entries(SIZES))('klines of %s, over slices, gaps and days', async (size, seconds) => {
     const kline_size = JSON.parse(size);
     // Ids that begin anew come after those of the day before.

@@ -46,8 +46,9 @@ export class ProbeCache {
   planOf(request: ReadRequest & { readonly window: { readonly kind: 'latest' } }): OptimisticPlan | undefined {
     const seen = this.#seen.get(keyOf(request));
     if (!seen || seen.snapshot.violation !== undefined) return undefined;
-    const { rows } = request.window;
-    const key = [rows, ...request.fields.map((field) => field.name)].join(' ');
+    // Warnings name the selector, which differs between routes.
+    const { rows, selector } = request.window;
+    const key = [selector, rows, ...request.fields.map((field) => field.name)].join(' ');
     if (!seen.plans.has(key)) {
       if (seen.plans.size >= MAX_PLANS) seen.plans.clear();
       const context = contextOf(request, seen.snapshot);
