@@ -134,6 +134,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Parked reads per slot', 'reads', 'serving/limits/concurrency-limiter.ts', 'PARKED_PER_SLOT'),
     of('Answer buffer, four per read', 'bytes', 'serving/render/cells.ts', 'BUFFER_BYTES'),
     of('Warnings in a header with details', 'bytes', 'serving/render/json-rows.ts', 'MAX_WARNINGS_BYTES'),
+    of('Columns of a frame in a header', 'bytes', 'serving/render/json-rows.ts', 'MAX_COLUMNS_BYTES'),
   ],
   Exports: [
     { setting: 'SVC_EXPORT_MAX_CONCURRENCY', unit: '' },

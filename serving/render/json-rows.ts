@@ -183,7 +183,7 @@ export function envelopeHeaders(envelope: Envelope): Record<string, string> {
   return Object.fromEntries(
     Object.entries(envelope).map(([name, value]) => [
       headerName(name),
-      name === 'warnings' ? shortened(value) : ascii(textOf(value)),
+      SHORTENED[name]?.(value) ?? ascii(textOf(value)),
     ]),
   );
 }
@@ -192,14 +192,36 @@ export function envelopeHeaders(envelope: Envelope): Record<string, string> {
 export const headerName = (name: string): string =>
   `X-Svc-${name.replaceAll(/(?:^|_)([a-z])/g, (_, letter: string) => `-${letter.toUpperCase()}`).slice(1)}`;
 
-/** Clients accept 16 KiB of headers and common proxies less; the schema of the widest dataset takes 1 KiB. */
+/** Clients accept 16 KiB of headers and common proxies less; the schema of the widest frame takes 6 KiB. */
 const MAX_WARNINGS_BYTES = 4096;
+const MAX_COLUMNS_BYTES = 3072;
 
 /** Details beyond this are left out first: a sample's seed stays where a hundred gaps do not fit. */
 const MAX_DETAILS_BYTES = 512;
 
+/** What may not fit into a header. */
+const SHORTENED: Readonly<Record<string, (value: unknown) => string>> = {
+  warnings: warningsHeader,
+  columns: columnsHeader,
+};
+
+/** The first of the texts that is short enough, or the last. */
+const fitting = (shorter: readonly unknown[], maxBytes: number): string => {
+  const texts = shorter.map((some) => ascii(JSON.stringify(some)));
+  return texts.find((text) => text.length <= maxBytes) ?? texts[texts.length - 1];
+};
+
+/** Columns of a frame: without what the request says of each, or without any. */
+function columnsHeader(columns: unknown): string {
+  const list = columns as readonly Readonly<Record<string, unknown>>[];
+  const unasked = list.map(({ name, proved_from_utc, proved_through_utc, warnings }) => {
+    return { name, proved_from_utc, proved_through_utc, warnings };
+  });
+  return fitting([list, unasked, { omitted: true }], MAX_COLUMNS_BYTES);
+}
+
 /** Warnings that name a hundred gaps do not fit into a header: it then omits their details and says so. */
-function shortened(warnings: unknown): string {
+function warningsHeader(warnings: unknown): string {
   const list = warnings as readonly { readonly code: string; readonly message: string; readonly details: unknown }[];
   const isLong = (details: unknown) => JSON.stringify(details).length > MAX_DETAILS_BYTES;
   const shorter = [
@@ -207,8 +229,8 @@ function shortened(warnings: unknown): string {
     list.map((one) => (isLong(one.details) ? { ...one, details: { omitted: true } } : one)),
     list.map(({ code, message }) => ({ code, message, details: { omitted: true } })),
     list.map(({ code }) => ({ code })),
-  ].map((some) => ascii(JSON.stringify(some)));
-  return shorter.find((text) => text.length <= MAX_WARNINGS_BYTES) ?? shorter[shorter.length - 1];
+  ];
+  return fitting(shorter, MAX_WARNINGS_BYTES);
 }
 
 /** Texts unchanged, everything else as JSON. */

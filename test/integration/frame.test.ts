@@ -444,6 +444,32 @@ test('a filter by an integer above 2^53 is one like any other, however often it 
   }
 });
 
+test('the widest frame has headers that a client accepts', async () => {
+  const wide = (columns: number, nameBytes: number) => ({
+    ...DAY_OF_TRADES,
+    time_range: ['2020-01-01T00:00:00Z', DAY_OF_TRADES.time_range[1]],
+    grid: '31d',
+    columns: Array.from({ length: columns }, (_, at) => ({ ...CLOSE, name: `c${at}_`.padEnd(nameBytes, 'x') })),
+  });
+  const headersOf = async (body: object) => {
+    const { status, headers } = await serving.send({
+      path: '/v1/frame',
+      body: JSON.stringify(body),
+      headers: { Accept: 'text/csv' },
+    });
+    expect(status).toBe(200);
+    return [JSON.parse(String(headers['x-svc-columns'])), JSON.parse(String(headers['x-svc-schema']))];
+  };
+  const [few] = await headersOf(wide(2, 8));
+  expect(few[1]).toMatchObject({ dataset: CLOSE.dataset, field: CLOSE.field, warnings: [expect.any(String)] });
+  const [some] = await headersOf(wide(15, 8));
+  const { dataset, field, aggregate, unit, ...rest } = few[1];
+  expect(some[1]).toEqual(rest);
+  const [none, schema] = await headersOf(wide(64, 64));
+  expect(none).toEqual({ omitted: true });
+  expect(schema).toHaveLength(65);
+});
+
 describe('a body', () => {
   const UNITS = { name: 'u', dataset: 'etf_daily_metrics', field: 'metric_value_float' };
   const of = (column: object) => ({ columns: [{ ...CLOSE, ...column }], ...DAY_OF_TRADES });
