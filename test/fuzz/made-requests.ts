@@ -175,6 +175,8 @@ export class RequestMaker {
       case 'null':
         return null;
       default:
+        // The value of a clause, which may be anything.
+        if (first === undefined && random() < 0.6) return oneOf(random, LIMITS);
         return this.#string(name, schema, random);
     }
   }
@@ -195,6 +197,7 @@ export class RequestMaker {
       'date=2024-03-01',
     ];
     const matching = schema.pattern ? fitting.filter((one) => new RegExp(schema.pattern, 'u').test(one)) : fitting;
+    if (name === 'field' && random() < 0.7) return oneOf(random, ['price', 'quantity', 'trade_id', 'timestamp']);
     if (name === 'cursor' && random() < 0.5) return Buffer.from(`{"x":${below(random, 9)}}`).toString('base64url');
     return oneOf(random, matching.length > 0 && random() < 0.9 ? matching : [...HOSTILE_TEXTS]);
   }
