@@ -24,7 +24,7 @@ const SCIENTIFIC = /^\d+(?:\.\d+)?[eE][+-]?\d{1,3}$/;
 /** Hyphens, dashes and minus signs that mean "no value". */
 const NO_VALUE = /^(?:[-\u2010-\u2015\u2212]+)?$/;
 /** A sign on either side of the currency, and a per cent sign at the end. */
-const SIGNED = /^([+\-\u2212]?)\s*(\$?)\s*([+\-\u2212]?)(.*?)\s*%?$/;
+const SIGNED = /^([+\-\u2212]?)\s*\$?\s*([+\-\u2212]?)(.*?)\s*%?$/;
 /** Most characters of a written number. */
 const LONGEST = 64;
 /** Most digits between a number's first digit and its point: no price, count or share has nearly as many. */
@@ -55,14 +55,14 @@ export function parseNumber(text: string, field: string): Big | null {
   if (NO_VALUE.test(trimmed)) return null;
   const [, open, inner] = /^(\$?)\((.*)\)$/.exec(trimmed) ?? [];
   const bracketed = inner !== undefined;
-  const [, before, dollar, after, digits] = SIGNED.exec(bracketed ? open + inner : trimmed)!;
-  const sign = dollar === '' ? before : before || after;
-  const isNumber = !(bracketed && sign !== '') && (PLAIN.test(digits) || SCIENTIFIC.test(digits));
+  const [, before, after, digits] = SIGNED.exec(bracketed ? open + inner : trimmed)!;
+  const signs = before + after;
+  const isNumber = signs.length <= (bracketed ? 0 : 1) && (PLAIN.test(digits) || SCIENTIFIC.test(digits));
   const value = isNumber
     ? boundedDecimal(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''))
     : undefined;
   if (value === undefined) throw unreadable(`${field} is not a number: ${shown(text)}`);
-  return bracketed || (sign !== '' && sign !== '+') ? value.neg() : value;
+  return bracketed || (signs !== '' && signs !== '+') ? value.neg() : value;
 }
 
 const SUFFIXES: Readonly<Record<string, string>> = { K: '1e3', M: '1e6', B: '1e9', T: '1e12' };
@@ -130,7 +130,8 @@ const FORMS: readonly RegExp[] = [
   /^(?<n>[A-Za-z]{3,9}) (?<d>\d{1,2}), (?<y>\d{4})$/,
   /^(?<d>\d{1,2})-(?<n>[A-Za-z]{3})-(?<y>\d{4})$/,
 ];
-const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?<zone>Z|[+-]\d{2}:?\d{2})?$/;
+const INSTANT =
+  /^(?<y>\d{4})-(?<m>\d{2})-(?<d>\d{2})T(?:[01]\d|2[0-3]):[0-5]\d(?::\d{2}(?:\.\d+)?)?(?<zone>Z|[+-]\d{2}:?\d{2})?$/;
 
 /**
  * Parses an as-of date to `YYYY-MM-DD`. An instant with a zone gives its UTC date; one without gives the date as
@@ -139,12 +140,9 @@ const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?<zone>Z|[+
  */
 export function parseAsOf(text: string, field: string): string {
   const trimmed = text.trim();
-  const instant = INSTANT.exec(trimmed);
-  const day = instant
-    ? instant.groups?.zone
-      ? utcDay(trimmed)
-      : calendarDay({ y: trimmed.slice(0, 4), m: trimmed.slice(5, 7), d: trimmed.slice(8, 10) })
-    : FORMS.map((form) => form.exec(trimmed)?.groups).flatMap((match) => (match ? [calendarDay(match)] : []))[0];
+  const match = [INSTANT, ...FORMS].map((form) => form.exec(trimmed)?.groups).find((groups) => groups !== undefined);
+  const written = match && calendarDay(match);
+  const day = written && match.zone ? utcDay(trimmed) : written;
   if (day === undefined) throw unreadable(`${field} is not a date in a known format: ${shown(text)}`);
   return day;
 }
