@@ -37,20 +37,23 @@ interface PageNode {
   readonly children?: readonly PageNode[];
 }
 
-const isElement = ({ type }: PageNode) => type === 'tag' || type === 'script' || type === 'style';
+const isShown = ({ type }: PageNode) => type === 'text' || type === 'tag';
 
-/** The page's text: every tag ends a line, scripts and styles are left out, blank lines are dropped. */
+/**
+ * The page's text in the order of the page: every tag ends a line, blank lines are dropped. Scripts and styles are left out,
+ * and what is raised: the number of a footnote beside a label would be taken for the value of the label.
+ */
 export function linesOf(html: string): string[] {
   requirePage(html);
   const page = cheerio().load(html);
-  page('script, style, noscript, template').remove();
+  page('script, style, noscript, template, sup').remove();
   const texts: string[] = [];
   // Done by hand: a selection that grows by concatenation takes seconds for a page of several thousand rows.
   const pending: PageNode[] = page.root().toArray();
   for (let node = pending.pop(); node; node = pending.pop()) {
-    const { children = [] } = node;
-    for (const { type, data = '' } of children) if (type === 'text') texts.push(data);
-    for (const child of children.toReversed()) if (isElement(child)) pending.push(child);
+    const { type, data = '', children = [] } = node;
+    if (type === 'text') texts.push(data);
+    for (const child of children.toReversed()) if (isShown(child)) pending.push(child);
   }
   return texts
     .join('\n')
@@ -59,6 +62,8 @@ export function linesOf(html: string): string[] {
     .map((line) => line.trim().replaceAll(/\s+/g, ' '))
     .filter((line) => line !== '');
 }
+
+const SCALE = /^(?:[KMBT]|thousand|million|billion|trillion)$/i;
 
 /** Text lines of a page, read relative to labels. */
 export class Lines {
@@ -87,11 +92,17 @@ export class Lines {
     return fitting[0];
   }
 
-  /** The first of the `within` lines after `at` that fits. @throws TidemarkError; its message names the label. */
+  /**
+   * The first of the `within` lines after `at` that fits. @throws TidemarkError; its message names the label. A scale on a line
+   * of its own is refused: without it the value would be another one.
+   */
   after(at: number, within: number, label: string, fits: (line: string) => boolean): string {
-    const found = this.#lines.slice(at + 1, at + 1 + within).find(fits);
-    if (found === undefined) throw unreadable(`"${label}" is not followed by a value within ${within} lines`);
-    return found;
+    const index = this.#lines.findIndex((line, place) => place > at && place <= at + within && fits(line));
+    if (index < 0) throw unreadable(`"${label}" is not followed by a value within ${within} lines`);
+    const next = this.#lines[index + 1] ?? '';
+    if (SCALE.test(next))
+      throw unreadable(`the value of "${label}" is followed by ${shown(next)} on a line of its own`);
+    return this.#lines[index];
   }
 
   line(at: number): string | undefined {
