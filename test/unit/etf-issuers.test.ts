@@ -4,6 +4,7 @@ import Big from 'big.js';
 import { describe, expect, test } from 'vitest';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { FACTS, type Metric, metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
+import { linesOf } from '../../pipelines/sources/etf/parse/tables.ts';
 import {
   bitwisePage,
   DOCUMENTS,
@@ -220,6 +221,8 @@ describe.each(Object.entries(TABLE))('%s', (sourceId, row) => {
       '2026-03-05T23:30:00',
     ]);
     for (const asOf of forms) expect({ asOf, read: read1({ ...fund, asOf }).as_of_date }).toEqual({ asOf, read: DAY });
+    for (const asOf of ['2026-02-30T00:00:00Z', '2026-04-31T12:00Z', '2026-03-05T25:00:00', '2026-03-05T24:00:00Z'])
+      refusal(sourceId, write({ ...fund, asOf }));
     for (const asOf of ['2026-02-30', '31/12/2026', '5 mars 2026', '20260305', 'today', '-', ''])
       refusal(sourceId, write({ ...fund, asOf }));
   });
@@ -243,6 +246,9 @@ describe.each(Object.entries(TABLE))('%s', (sourceId, row) => {
       "22'736.649",
       '2,2736.649',
       '22736.649 BTC',
+      '+-22736.649',
+      '--22736.649',
+      '- $ -22736.649',
       '0x1F',
     ]) {
       refusal(sourceId, write(withHolding(fund, 0, { units })));
@@ -315,6 +321,48 @@ test('a day of all ten funds is 116 metrics', () => {
     read(sourceId, DOCUMENTS[sourceId](fundDocument(DAY, index + 1))),
   );
   expect(rows).toHaveLength(116);
+});
+
+describe.each(['etf_fidelity_fbtc_daily', 'etf_coinshares_brrr_daily'])('the text lines of %s', (sourceId) => {
+  const document = DOCUMENTS[sourceId]({ ...fundDocument(DAY, 7), netAssetsUsd: '14500000000' });
+  const values = valuesOf(read(sourceId, document));
+
+  // The value of the label was the number of its footnote.
+  test('may have footnotes at their labels', () => {
+    for (const label of linesOf(document).filter((line) => !/\d/.test(line))) {
+      const noted = document.replaceAll(`>${label}<`, `>${label}<sup>1</sup><`);
+      expect(noted).not.toBe(document);
+      expect([label, valuesOf(read(sourceId, noted))]).toEqual([label, values]);
+    }
+  });
+
+  test('may not have the scale of a value on a line of its own', () => {
+    const compact = /(\d)([KMBT]|%)?<\/(\w+)>/g;
+    for (const scale of ['B', 'million']) {
+      refusal(sourceId, document.replaceAll(compact, `$1</$3><$3>${scale}</$3>`));
+    }
+  });
+});
+
+test('text around an element is read in the order of the page', () => {
+  expect(linesOf('<html><body><div>A<b>B</b>C<i>D</i></div>E</body></html>')).toEqual(['A', 'B', 'C', 'D', 'E']);
+});
+
+test('a value of DEFI that the payload has already stored is found by its index', () => {
+  const fund = { ...fundDocument(DAY, 7), netAssetsUsd: '14500000000', sharesOutstanding: '230100000' };
+  const [write, values] = [
+    DOCUMENTS.etf_hashdex_defi_daily,
+    valuesOf(read('etf_hashdex_defi_daily', DOCUMENTS.etf_hashdex_defi_daily(fund))),
+  ];
+  const stored = JSON.parse(write(fund)).filter(
+    (value: unknown) => /^[$\d]/.test(String(value)) && typeof value === 'string',
+  );
+  expect(stored.length).toBeGreaterThan(5);
+  for (const visit of stored) {
+    const document = write({ ...fund, visit });
+    expect(document.split(JSON.stringify(visit))).toHaveLength(2);
+    expect([visit, valuesOf(read('etf_hashdex_defi_daily', document))]).toEqual([visit, values]);
+  }
 });
 
 test('another fund in the place of the one asked for is refused', () => {

@@ -274,42 +274,48 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
         ]),
       ]),
     ),
-  etf_hashdex_defi_daily: (fund) => {
-    const keys = [
-      'name',
-      'price',
-      'shares',
-      'ticker',
-      'weight',
-      'referenceDate',
-      'totalNetAssets',
-      'sharesOutstanding',
-    ];
-    const indices = Object.fromEntries([...keys, 'weight_percentage'].map((key, index) => [key, 20 + index]));
-    // Later holdings leave out what the first has already stated.
-    const said = (index: number) =>
-      index > 0 ? [] : [fund.asOf, dollars(fund.netAssetsUsd), grouped(fund.sharesOutstanding)];
-    return JSON.stringify([
-      { visit: 1 },
-      fund.visit,
-      'Hashdex Bitcoin ETF',
-      'DEFI',
-      'https://documents.example/DEFI_Holdings.xlsx',
-      { values: 7, downloadLink: 4 },
-      fund.holdings.map((_, index) => 8 + index),
-      ...fund.holdings.flatMap(({ name, ticker, units, priceUsd, weightPct }, index) => [
-        indices,
-        name,
-        dollars(priceUsd),
-        grouped(units),
-        ticker,
-        weightPct,
-        ...said(index),
-        inPercent(weightPct),
-      ]),
-    ]);
-  },
+  etf_hashdex_defi_daily: ({ asOf, holdings, netAssetsUsd, sharesOutstanding, visit }) =>
+    flattened({
+      visit,
+      product: {
+        name: 'Hashdex Bitcoin ETF',
+        ticker: 'DEFI',
+        holdings: {
+          values: holdings.map(({ name, ticker, units, priceUsd, weightPct }) => ({
+            name,
+            price: dollars(priceUsd),
+            shares: grouped(units),
+            ticker,
+            weight: weightPct,
+            referenceDate: asOf,
+            totalNetAssets: dollars(netAssetsUsd),
+            sharesOutstanding: grouped(sharesOutstanding),
+            weight_percentage: inPercent(weightPct),
+          })),
+          downloadLink: 'https://documents.example/DEFI_Holdings.xlsx',
+        },
+      },
+    }),
 };
+
+/** As the page's framework writes a payload: a list of all values, each once, in which objects and lists hold indexes. */
+export function flattened(root: unknown): string {
+  const values: unknown[] = [];
+  const places = new Map<unknown, number>();
+  const placeOf = (value: unknown): number => {
+    const known = places.get(value);
+    if (known !== undefined) return known;
+    const place = values.push(null) - 1;
+    places.set(value, place);
+    if (Array.isArray(value)) values[place] = value.map(placeOf);
+    else if (typeof value === 'object' && value !== null) {
+      values[place] = Object.fromEntries(Object.entries(value).map(([name, member]) => [name, placeOf(member)]));
+    } else values[place] = value;
+    return place;
+  };
+  placeOf(root);
+  return JSON.stringify(values);
+}
 
 /** The page that names the document's build, for issuers whose document has one. */
 export const bitwisePage = (visit: string): string =>
