@@ -146,9 +146,9 @@ function composeFile(text: string): string {
     .replace(/"(NATS_\w+)"/g, (_, name) => `"\${${name}:?choose one}"`)
     .trimEnd()
     .split('\n')
-    .map((line) => `      ${line}\n`)
+    .map((line) => `        ${line}\n`)
     .join('');
-  const [start, end] = ['      # generated:nats-accounts\n', '      # /generated\n'];
+  const [start, end] = ['        # generated:nats-accounts\n', '        # /generated\n'];
   const [before, rest, ...more] = text.split(start);
   const after = rest?.split(end);
   if (after?.length !== 2 || more.length > 0) return fail('docker-compose.yml: no section for the accounts of the log');

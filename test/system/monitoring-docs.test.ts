@@ -173,7 +173,7 @@ describe('docker-compose.yml', () => {
     }
   });
 
-  test('pins every image, and mounts only volumes, configs and secrets that it declares', () => {
+  test('pins every image, and mounts only volumes and configs that it declares', () => {
     for (const [name, service] of services) {
       expect(service.image, name).toMatch(/:v?\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$/);
       for (const mount of service.volumes ?? []) {
@@ -181,10 +181,33 @@ describe('docker-compose.yml', () => {
         if (!/^[.$/]/.test(source)) expect(Object.keys(compose.volumes), name).toContain(source);
       }
       for (const config of service.configs ?? []) expect(Object.keys(compose.configs), name).toContain(config.source);
-      for (const secret of service.secrets ?? []) expect(Object.keys(compose.secrets), name).toContain(secret);
     }
-    for (const { file } of Object.values<Json>(compose.configs))
-      if (file) expect(existsSync(join(ROOT, file)), file).toBe(true);
+    for (const { file } of Object.values<Json>(compose.configs)) expect(existsSync(join(ROOT, file)), file).toBe(true);
+  });
+
+  test('gives a read-only container only configs and secrets that are files: Compose refuses to start it with others', () => {
+    for (const [name, service] of services.filter(([, { read_only }]) => read_only)) {
+      for (const kind of ['configs', 'secrets']) {
+        for (const mount of service[kind] ?? []) {
+          const source = mount.source ?? mount;
+          expect([name, source, Object.keys(compose[kind][source])]).toEqual([name, source, ['file']]);
+        }
+      }
+    }
+  });
+
+  test('writes what a container needs besides, when it starts, where the container reads it', () => {
+    const { nats, prometheus } = compose.services;
+    for (const { entrypoint, tmpfs } of [nats, prometheus])
+      expect([entrypoint, tmpfs]).toEqual([['sh', '-c'], ['/tmp']]);
+    expect(nats.command[0]).toMatch(
+      /^umask 077 && printf %s "\$\$NATS_CONFIG" > (\S+) && exec nats-server --config \1$/,
+    );
+    const { scrape_configs: jobs } = parse(read('docs/monitoring/prometheus.yml')) as Json;
+    expect(prometheus.command[0]).toMatch(/^umask 077 && printf %s "\$\$\{SVC_METRICS_KEY:\?[^}]+\}" > /);
+    expect(prometheus.command[0]).toContain(
+      ` > ${jobs[0].authorization.credentials_file} && exec prometheus --config.file=`,
+    );
   });
 
   test('takes every image of others by its digest, but those that docs/operations.md tells how to pin', () => {
@@ -214,18 +237,15 @@ describe('docker-compose.yml', () => {
   });
 
   test('hands each container only its own secrets', () => {
-    const secretsOf = (service: Json) => {
-      // The server of the log has the passwords of all its accounts, and is configured by a text of its own.
-      const configured = (service.configs ?? []).map(({ source }: Json) => compose.configs[source]);
-      const text = JSON.stringify([service, configured]);
-      return new Set([...text.matchAll(/\$\{(\w*(?:PASSWORD|KEY))\b/g)].map(([, name]) => name));
-    };
+    const secretsOf = (service: Json) =>
+      new Set([...JSON.stringify(service).matchAll(/\$\{(\w*(?:PASSWORD|KEY))\b/g)].map(([, name]) => name));
     const roles = ['OWNER', 'INGEST', 'SERVE', 'EXPORT', 'MONITOR'].map((role) => `POSTGRES_${role}_PASSWORD`);
     const [owner, ingest, serve, exporter, monitor] = roles;
     const accounts = ['', 'PROJECTOR_', 'READER_', 'EXPORT_', 'OPERATOR_'].map((account) => `NATS_${account}PASSWORD`);
     const [publishing, projecting, reading, exporting, operating] = accounts;
     const own: Record<string, readonly string[]> = {
       postgres: ['POSTGRES_PASSWORD'],
+      // The server of the log has the passwords of all its accounts.
       nats: accounts,
       // The one that makes the roles, and ends.
       migrate: ['POSTGRES_PASSWORD', ...roles, publishing, operating],
@@ -234,6 +254,7 @@ describe('docker-compose.yml', () => {
       tidemark: [ingest, owner, publishing, projecting, operating],
       serving: [serve, monitor, reading, exporting, 'SVC_INTERNAL_API_KEY', 'SVC_METRICS_KEY'],
       'export-worker': [exporter, exporting],
+      prometheus: ['SVC_METRICS_KEY'],
       grafana: ['GRAFANA_PASSWORD'],
     };
     for (const [name, service] of services) {
@@ -264,7 +285,7 @@ describe('docker-compose.yml', () => {
       durable: true,
       passwords: { publisher: '', projector: '', reader: '', export: '', operator: '' },
     });
-    const { content } = compose.configs.nats;
+    const content = compose.services.nats.environment.NATS_CONFIG;
     expect(rightsOf(content)).toEqual(rightsOf(embedded));
     expect(rightsOf(content).map(([user]) => user)).toEqual(['tidemark', 'projector', 'reader', 'export', 'operator']);
     const interval = (text: string) => /sync_interval: "?(\d+s)/.exec(text)?.[1];
