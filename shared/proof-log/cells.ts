@@ -50,7 +50,13 @@ export const fault = (what: string, cell: unknown): never => {
   throw new RowFault(`${JSON.stringify(String(cell)).slice(0, 80)} is not ${what}`);
 };
 
-const TIMESTAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,3})?Z$/;
+const TIMESTAMP = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,3})?Z$/;
+
+/** Epoch ms; NaN for a text that no instant has. `Date.parse` alone takes 30 February for 1 March, and 24:00 for the next day. */
+function timeOf(text: string): number {
+  const ms = Date.parse(text);
+  return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(TIMESTAMP.exec(text)![1]) ? ms : Number.NaN;
+}
 
 export function integerOf(cell: Cell): number {
   const value =
@@ -58,7 +64,7 @@ export function integerOf(cell: Cell): number {
       ? cell.getTime()
       : typeof cell === 'string'
         ? TIMESTAMP.test(cell)
-          ? Date.parse(cell)
+          ? timeOf(cell)
           : /^-?\d+$/.test(cell)
             ? Number(cell)
             : Number.NaN
@@ -134,9 +140,10 @@ function kindOf(text: Cell, { int, float, bool }: Readonly<Record<'int' | 'float
   return 'int';
 }
 
-/** The provenance as it was stored. @throws RowFault where it names another document */
+/** The provenance as it was stored. @throws RowFault where it names another document, or none where a service adds one */
 function storedProvenance(text: string, { partition, document_sha256: document }: ExpectedPartition): string {
   const added = ADDED_DOCUMENT.exec(text)?.groups;
+  if (!added && document !== null && text.includes('"fetch_method":')) fault('provenance with its document', text);
   if (added && document !== null) {
     const { source_uri: uri } = JSON.parse(text) as { readonly source_uri?: string };
     const id = createHash('sha256')

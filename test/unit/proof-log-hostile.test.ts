@@ -192,4 +192,16 @@ describe('a row of a metric', () => {
       expect(() => digestOf({ ...row, provenance_json: other })).toThrow(`is not the document ${DOCUMENT} of the leaf`);
     }
   });
+
+  test('from which its document was cut out does not have the digest of the whole one', () => {
+    const cut = '{"adapter":"a","fetch_method":"http","source_uri":"file:///a"}';
+    expect(() => digestOf({ ...row, provenance_json: cut })).toThrow('is not provenance with its document');
+  });
+
+  test('on a day or at an hour that no calendar has is not taken for the row of the next day', () => {
+    for (const time of ['2024-01-11T00:00:00Z', '2024-01-11T00:00:00.0Z'])
+      expect(digestOf({ ...row, observed_at_utc: time })).toBe(digestOf(row));
+    for (const time of ['2024-01-10T24:00:00.000Z', '2024-02-30T00:00:00.000Z', '2023-02-29T00:00:00Z'])
+      expect(() => digestOf({ ...row, observed_at_utc: time })).toThrow('is not an integer');
+  });
 });
