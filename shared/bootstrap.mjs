@@ -62,6 +62,8 @@ const installLock = join(root, '.tidemark-installing');
 /** An installer takes minutes at most. A lock that is older belongs to a dead one, whose pid another process has now. */
 const INSTALL_LIMIT_MS = 30 * 60_000;
 
+const NPM_FAILED = 'npm could not install the dependencies; its output is above.';
+
 /** Allows one installer at a time per checkout: `npm start` and `npm test` may be started together. */
 function withInstallLock(section) {
   const path = installLock;
@@ -140,16 +142,20 @@ function ageOf(path) {
   }
 }
 
-/** @param isInterrupted whether another installer died: npm takes the packages that it left half unpacked for whole ones. */
+/**
+ * @param isInterrupted whether another installer died: npm takes the packages that it left half unpacked for whole ones.
+ * @returns whether the packages are installed
+ */
 function install(isInterrupted) {
-  if (stamped()) return;
+  if (stamped()) return true;
   const isForTests = set === 'all' || hasTools();
   if (isInterrupted) rmSync(modules, { recursive: true, force: true });
   const found = ['all', 'run'].find((name) => (name === 'all' || name === set) && isInstalled(name));
   // A start never removes what tests need: where tools are installed, all packages are brought up to date.
   const chosen = found ?? (isForTests ? 'all' : 'run');
-  if (!found) runNpm(chosen);
+  if (!found && !runNpm(chosen)) return false;
   writeFileSync(stampPath, stampOf(chosen));
+  return true;
 }
 
 function hasTools() {
@@ -158,6 +164,7 @@ function hasTools() {
   return stamp.endsWith(' all\n') || Object.keys(installed).some((path) => locked[path]?.dev);
 }
 
+/** @returns whether npm installed the packages; when it fails, it restores those that it found. */
 function runNpm(chosen) {
   const more = chosen === 'all' && isInstalled('run') ? ' of tests, checks and benches' : '';
   process.stderr.write(`tidemark: installing dependencies${more} (once) ...\n`);
@@ -174,9 +181,12 @@ function runNpm(chosen) {
     : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
   if (result.status !== 0) {
     process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
-    fail('npm could not install the dependencies; its output is above.');
+    // The lock of an npm that was killed stays, so that the next installer removes what is half unpacked.
+    if (result.signal) fail(NPM_FAILED);
+    return false;
   }
   process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);
+  return true;
 }
 
 /** Ends the process with a message unless a Node that runs TypeScript exists and works. */
@@ -203,5 +213,6 @@ function fail(message) {
   process.exit(1);
 }
 
-if (!stamped()) withInstallLock(install);
+// It fails after the lock is gone: one that stays means that its owner died, and the next installer removes all packages.
+if (!stamped() && !withInstallLock(install)) fail(NPM_FAILED);
 checkNode();

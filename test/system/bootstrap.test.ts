@@ -30,6 +30,7 @@ beforeEach(async () => {
      const omits = process.argv.includes('--omit=dev');
      fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv[2] + (omits ? ' run' : ' all') + '\\n');
      if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(1); }
+     if (process.env.NPM_IS_KILLED) process.kill(process.pid, 'SIGKILL');
      fs.mkdirSync('node_modules', { recursive: true });
      const { packages, ...lock } = JSON.parse(fs.readFileSync('package-lock.json', 'utf8'));
      const installed = Object.entries(packages).filter(([, { dev }]) => !(dev && omits));
@@ -177,6 +178,22 @@ test('shows what npm said when it fails, and tries again next time', async () =>
   expect(failed.stderr).toMatch(/registry is down[\s\S]*could not install the dependencies/);
   expect(bootstrap().status).toBe(0);
   expect(await runs()).toEqual(['install run', 'install run']);
+});
+
+// The lock of the installer that failed stayed, and the next one removed all packages, as after a kill.
+test('after npm failed, the next run keeps the packages that are installed; after npm was killed, it does not', async () => {
+  expect(bootstrap().status).toBe(0);
+  const kept = join(root, 'node_modules', 'x.js');
+  await writeFile(kept, '');
+  await writeLock('1.0.1');
+  expect(bootstrap({ NPM_FAILS: '1' }).status).toBe(1);
+  expect(existsSync(join(root, '.tidemark-installing'))).toBe(false);
+  expect(bootstrap().status).toBe(0);
+  expect(existsSync(kept)).toBe(true);
+  await writeLock('1.0.2');
+  expect(bootstrap({ NPM_IS_KILLED: '1' }).status).toBe(1);
+  expect(bootstrap().status).toBe(0);
+  expect(existsSync(kept)).toBe(false);
 });
 
 test('with nothing to do it is little more than the start of Node', () => {
