@@ -139,7 +139,8 @@ function isOrigin(text: string): boolean {
 function readDotEnv(path: string): Record<string, string | undefined> {
   let text: string;
   try {
-    text = readFileSync(path, 'utf8');
+    // Editors on Windows begin a file with a byte order mark, which would be part of the first name.
+    text = readFileSync(path, 'utf8').replace(/^\uFEFF/, '');
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return {};
     throw new TidemarkError('CONFIGURATION_INVALID', `Cannot read the settings file ${path}`, { cause });
@@ -155,11 +156,18 @@ function readDotEnv(path: string): Record<string, string | undefined> {
   return parseEnv(text);
 }
 
-/** The number of the first line that is neither an assignment, part of a quoted value, a comment nor blank. */
+/** A comment on a line of its own, or an assignment of a quoted value, which may have several lines, and what comes after it. */
+const COMMENT_OR_QUOTED = /^[ \t]*(?:#.*|(?:export[ \t]+)?[\w.-]+[ \t]*=[ \t]*(["'`])((?:(?!\1)[\s\S])*)\1(.*))$/gm;
+
+/**
+ * The number of the first line that is neither an assignment, part of a quoted value, a comment nor blank, or that goes on
+ * after the quoted value.
+ */
 function strayLine(text: string): number | undefined {
-  const assignments = text
-    .replaceAll(/^[ \t]*#.*$/gm, '')
-    .replaceAll(/=[ \t]*(["'`])(?:(?!\1)[\s\S])*\1/g, (value) => `=${value.replaceAll(/[^\n]/g, '')}`);
+  const assignments = text.replaceAll(COMMENT_OR_QUOTED, (_, _quote, value = '', rest = '') => {
+    const lines = value.replaceAll(/[^\n]/g, '');
+    return /^\s*(?:#.*)?$/.test(rest) ? lines : `${lines}"`;
+  });
   const index = assignments.split(/\r?\n/).findIndex((line) => !/^\s*(?:(?:export\s+)?[\w.-]+\s*=.*)?$/.test(line));
   return index < 0 ? undefined : index + 1;
 }

@@ -203,6 +203,11 @@ describe('faults', () => {
     ['SVC_HTTP_PORT: 9000', 1],
     ['SVC_HTTP_PORT=9000\n\nSVC_LOG_LEVEL debug\n', 3],
     ['SVC_INTERNAL_API_KEY="a\nb"\nexport\n', 3],
+    // What comes after a closing quote was dropped, a second setting too.
+    ['SVC_HTTP_PORT=9000\nSVC_INTERNAL_API_KEY="abc"def\n', 2],
+    ['SVC_INTERNAL_API_KEY="abc" SVC_HTTP_PORT=9000', 1],
+    ["SVC_INTERNAL_API_KEY='a\r\n# b' SVC_HTTP_PORT=9000\r\nSVC_LOG_LEVEL=debug", 2],
+    ['SVC_INTERNAL_API_KEY="a\\"b"', 1],
   ])('that have no = in the .env file are named by their line: %j', async (text, line) => {
     const loading = () => withDotEnv(text, () => load());
     await expect(loading).rejects.toThrow(`.env, line ${line}: a line must be NAME=value or a # comment`);
@@ -212,6 +217,15 @@ describe('faults', () => {
     const text = `# a = "b\n\nexport SVC_HTTP_PORT = 9000 # = it's\r\nSVC_INTERNAL_API_KEY='two\nlines: of it'\nOTHER=\`x\ny\`\n`;
     const settings = await withDotEnv(text, () => load());
     expect([settings.SVC_HTTP_PORT, settings.SVC_INTERNAL_API_KEY]).toEqual([9000, 'two\nlines: of it']);
+  });
+
+  // An editor on Windows writes a byte order mark, and the first name began with it: the setting had its default.
+  test('in the .env file are not overlooked after a byte order mark, nor found in what may follow a quoted value', async () => {
+    const first = await withDotEnv('\uFEFFSVC_HTTP_PORT=9000\n', () => load());
+    expect(first.SVC_HTTP_PORT).toBe(9000);
+    const text = `SVC_INTERNAL_API_KEY="a # b" # c "d"\r\nOTHER='x\n# y"'#z\nURL=http://h/?a="b"&c=d\nSVC_HTTP_PORT=9000`;
+    const settings = await withDotEnv(text, () => load());
+    expect([settings.SVC_INTERNAL_API_KEY, settings.SVC_HTTP_PORT]).toEqual(['a # b', 9000]);
   });
 
   test('with two slashes name a host, which no file has', () => {
