@@ -103,9 +103,12 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
       if (value.protocol === 'file:' && value.host !== '') {
         return { fault: 'must have three slashes before the path, as in file:///folder' };
       }
-      return setting.schemes && !setting.schemes.includes(value.protocol)
-        ? { fault: `must start with ${setting.schemes.join(' or ')}` }
-        : { value };
+      if (setting.schemes && !setting.schemes.includes(value.protocol)) {
+        return { fault: `must start with ${setting.schemes.join(' or ')}` };
+      }
+      return [value.username, value.password].every(isDecodable)
+        ? { value }
+        : { fault: 'must percent-encode special characters of the user name and the password: % is %25' };
     }
     case 'path':
       return text.trim() === '' ? BLANK : { value: resolve(cwd, text) };
@@ -126,6 +129,16 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
 function folderUrl(setting: Setting, text: string): string {
   const isFolder = setting.schemes?.includes('file:') && text.startsWith('/') && mayShow(setting, text);
   return isFolder ? `, such as ${pathToFileURL(text).href}` : '';
+}
+
+/** Those who connect decode user name and password: `50%` would end them. */
+function isDecodable(encoded: string): boolean {
+  try {
+    decodeURIComponent(encoded);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 const BLANK = { fault: 'must not be blank' };

@@ -199,10 +199,11 @@ export async function connectNats(
   const parsed = new URL(url);
   const reconnection = new Reconnection();
   try {
+    const [user, pass] = [parsed.username, parsed.password].map(decodeURIComponent);
     const connection = await connect({
       servers: serversOf(parsed),
-      user: decodeURIComponent(parsed.username) || undefined,
-      pass: decodeURIComponent(parsed.password) || undefined,
+      // A user name without a password is a token: `nats://TOKEN@HOST`.
+      ...(pass ? { user, pass } : { token: user || undefined }),
       name,
       // The prefix to which the account may subscribe; the client's default is `_INBOX`.
       inboxPrefix: parsed.searchParams.get('inbox') ?? undefined,

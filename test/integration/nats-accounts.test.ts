@@ -1,13 +1,18 @@
 /** What each account of the log may do, tried as an attacker who holds its password would. */
+import { spawn } from 'node:child_process';
+import { rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { AckPolicy, jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { PermissionViolationError } from '@nats-io/transport-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { CONSUMER_NAME, ensureStream } from '../../shared/nats/stream.ts';
+import { natsFault } from '../../shared/stack/nats.ts';
+import { freePort } from '../../shared/stack/state.ts';
 import { System } from '../support/pipeline.ts';
-import { OWN_MATRIX } from '../support/serving.ts';
-import { createTestEnv, type TestEnv } from '../support/stack.ts';
+import { eventually, OWN_MATRIX } from '../support/serving.ts';
+import { createTestEnv, type TestEnv, temporaryDir } from '../support/stack.ts';
 
 const A = 'exchange_a_spot_trades';
 const B = 'exchange_b_spot_trades';
@@ -224,6 +229,33 @@ test('nobody comes in without a password, or as the system', async () => {
   const { host } = new URL(env.natsUrl);
   for (const who of ['', 'tidemark:wrong@', 'SYS:@', 'sys:sys@', 'operator:@', 'projector:@']) {
     await expect(connectNats(`nats://${who}${host}`, 'test')).rejects.toMatchObject({ code: 'LOG_UNAVAILABLE' });
+  }
+});
+
+// The check at the start sent it as a token, the connections as a user name without a password.
+test('a token, the user name of a URL without a password, opens a server for the check at the start and for connections', async ({
+  skip,
+}) => {
+  skip(env.natsServer === undefined, 'the servers of the tests run in Docker');
+  const dir = await temporaryDir();
+  const port = await freePort();
+  const config = join(dir, 'nats.conf');
+  await writeFile(
+    config,
+    `listen: "127.0.0.1:${port}"\njetstream { store_dir: "${dir}" }\nauthorization { token: "a/b" }\n`,
+  );
+  const server = spawn(env.natsServer!, ['--config', config], { stdio: 'ignore' });
+  try {
+    const url = `nats://a%2Fb@127.0.0.1:${port}`;
+    await eventually(async () => (await natsFault(url, 5000)) === undefined, 'the server answers');
+    await using connection = await connectNats(url, 'test');
+    expect(connection.isClosed()).toBe(false);
+    await expect(connectNats(url.replace('a%2Fb', 'another'), 'test')).rejects.toMatchObject({
+      code: 'LOG_UNAVAILABLE',
+    });
+  } finally {
+    server.kill('SIGKILL');
+    await rm(dir, { recursive: true, force: true });
   }
 });
 

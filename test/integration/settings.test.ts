@@ -233,6 +233,20 @@ describe('faults', () => {
     expect(fault).toContain('SVC_EXCHANGE_A_BASE_URL: must have three slashes');
   });
 
+  // They passed, and the connection threw URIError: a crash without the name of the setting.
+  test('are found in credentials that cannot be decoded', () => {
+    for (const [name, text] of [
+      ['SVC_NATS_URL', 'nats://u:50%@host'],
+      ['SVC_NATS_READER_URL', 'nats://to%ken@host'],
+      ['SVC_DATABASE_URL', 'postgres://u:a%b1c@h/db'],
+    ]) {
+      expect(faultsOf(() => load({ [name]: text }))).toEqual([
+        `${name}: must percent-encode special characters of the user name and the password: % is %25`,
+      ]);
+    }
+    expect(load({ SVC_NATS_URL: 'nats://u:50%25@host' }).SVC_NATS_URL?.password).toBe('50%25');
+  });
+
   test('never show what a secret holds, nor the credentials of an address', () => {
     const secrets = NAMES.filter((name) => settingOf(name).secret);
     expect(secrets.length).toBeGreaterThan(2);
@@ -241,6 +255,8 @@ describe('faults', () => {
         'gopher://someone:verysecret@example.test/x',
         'postgres//someone:verysecret@example.test/x',
         'someone:verysecret@example.test',
+        'http://someone:verysecret%@example.test/x',
+        'nats://someone:verysecret%@example.test',
         'http://someone:verysecret@:99999/x',
       ]) {
         let message = '';
