@@ -79,7 +79,7 @@ export class Transport {
   }
 
   async #attempt({ method, path, body, headers, signal }: TransportRequest): Promise<Answered | FailedAttempt> {
-    const { timeoutMs = 120_000, fetch: doFetch = fetch } = this.#options;
+    const { timeoutMs = 120_000, stallTimeoutMs = 120_000, fetch: doFetch = fetch } = this.#options;
     signal?.throwIfAborted();
     const late = new AbortController();
     const timer = setTimeout(() => late.abort(new ConnectionError(`No answer within ${timeoutMs} ms`)), timeoutMs);
@@ -103,8 +103,11 @@ export class Transport {
     } finally {
       clearTimeout(timer);
     }
-    if (response.ok) return { response, hangUp: () => late.abort() };
-    const error = await errorOf(response);
+    const hangUp = () => late.abort();
+    if (response.ok) return { response, hangUp };
+    const error = await errorOf(withinStalls(response, stallTimeoutMs, hangUp));
+    // A text that an abort cut off is no reason to try again, nor the caller's error.
+    signal?.throwIfAborted();
     return {
       error,
       passing: PASSING.has(response.status) && !(error instanceof ServiceError && LASTING.test(error.code)),
@@ -162,6 +165,8 @@ export const jittered = (ms: number) => ms * (0.5 + Math.random());
 
 export function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve, reject) => {
+    // A signal that is aborted already tells its listeners nothing.
+    signal?.throwIfAborted();
     const stop = () => {
       clearTimeout(timer);
       reject(signal?.reason);
