@@ -202,6 +202,12 @@ export class Exports {
     { signal, from = 0 }: Options & { readonly from?: number } = {},
   ): AsyncGenerator<Uint8Array, void, undefined> {
     const file = 'uri' in of ? of : onlyFile(of);
+    // The bytes of an earlier process are then of another file; without a request nothing would tell.
+    if (from > file.bytes) {
+      throw new HistoricalDataError(
+        `The file has ${file.bytes} bytes and cannot be continued from byte ${from}: what was downloaded is another file; download it again`,
+      );
+    }
     let at = from;
     for (let failures = 0; at < file.bytes; ) {
       const before = at;

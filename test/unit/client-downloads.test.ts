@@ -1,0 +1,23 @@
+import { expect, test } from 'vitest';
+import { HistoricalDataError } from '../../client/errors.ts';
+import { type ArtifactFile, Exports } from '../../client/exports.ts';
+
+const FILE: ArtifactFile = {
+  name: 'rows.parquet',
+  uri: '/v1/raw/export/1/artifact',
+  day: null,
+  row_count: 1,
+  bytes: 1000,
+  checksum_sha256: 'a'.repeat(64),
+};
+
+// It ended as if all bytes had arrived, without a request, and a longer file of another export stayed.
+test('a download that goes on behind the end of its file fails: what was there is another file', async () => {
+  // Nobody answers there: neither download needs a request.
+  const exports = new Exports({ baseUrl: 'http://127.0.0.1:1', apiKey: 'k', maxAttempts: 1 });
+  const next = (from: number) => exports.download(FILE, { from }).next();
+  expect(await next(1000)).toEqual({ done: true, value: undefined });
+  const error = await next(1001).catch((thrown: unknown) => thrown);
+  expect(error).toBeInstanceOf(HistoricalDataError);
+  expect((error as Error).message).toContain('has 1000 bytes and cannot be continued from byte 1001');
+});
