@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
-import { open, readdir, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
+import { link, open, readdir, readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, relative, resolve } from 'node:path';
 import { makeFolder, syncFolder } from '../proof-log/folder.ts';
 import type { Verifier } from '../proof-log/note.ts';
@@ -14,6 +14,8 @@ import type { Source } from './source.ts';
 
 export const MIRROR_FILE = '_mirror.json';
 const LOCK_FILE = 'lock';
+/** What file systems without hard links answer, such as exFAT's. */
+const NO_LINKS: ReadonlySet<string> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS']);
 const VERSION = 1;
 
 export type MirrorKind = 'lake' | 'exports';
@@ -183,16 +185,33 @@ export class MirrorFolder implements AsyncDisposable {
 
   /** Two runs at once would write to the same partial files. The lock of a process that was killed is taken over. */
   async #lock(): Promise<void> {
-    const path = join(this.partial, LOCK_FILE);
     if (held.has(this.path)) throw heldBy(this.path, process.pid);
+    held.add(this.path);
+    const own = join(this.partial, `${LOCK_FILE}.${process.pid}`);
+    try {
+      await this.#take(own);
+    } catch (error) {
+      held.delete(this.path);
+      throw error;
+    } finally {
+      await rm(own, { force: true });
+    }
+  }
+
+  /** @param own a file that gets the pid first: another run that saw a lock without one would take it over */
+  async #take(own: string): Promise<void> {
+    const path = join(this.partial, LOCK_FILE);
     for (let attempt = 1; ; attempt++) {
       try {
-        const file = await open(path, 'wx');
-        await file.writeFile(String(process.pid));
-        await file.close();
-        held.add(this.path);
+        await writeFile(own, String(process.pid));
+        await link(own, path).catch((error: NodeJS.ErrnoException) => {
+          if (!NO_LINKS.has(String(error.code))) throw error;
+          return writeFile(path, String(process.pid), { flag: 'wx' });
+        });
         return;
       } catch (error) {
+        // The run that holds the folder cleared the file between the two steps.
+        if (isMissing(error) && attempt <= 2) continue;
         if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
         const pid = Number(await readFile(path, 'utf8').catch(() => ''));
         if (attempt > 2 || (pid !== process.pid && isAlive(pid))) throw heldBy(this.path, pid);

@@ -1,12 +1,15 @@
 /** Mirrors of a lake's folder over HTTP: whatever changes, breaks or lies, they hold whole files of the source and nothing else. */
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { cpSync, existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { mirror as ofClient } from '../../client/mirror/index.ts';
+import { MirrorFolder } from '../../shared/mirror/folder.ts';
 import { generateSigner } from '../../shared/proof-log/note.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import {
@@ -222,6 +225,28 @@ describe('folders', () => {
     expect((await faultOf())?.[0]).toBe('held');
     writeFileSync(join(copy, '_partial/lock'), String(2 ** 22 + 1));
     expect(await run()).toMatchObject({ unchanged: 3 });
+  });
+
+  // It was there before its pid was in it: a second run that looked then took the lock of a living one.
+  test('a lock is never seen without the pid of its run', async () => {
+    const seen = new Int32Array(new SharedArrayBuffer(12));
+    const watcher = new Worker(
+      `const { workerData: { path, seen } } = require('node:worker_threads');
+       while (!seen[2]) {
+         try { seen[require('node:fs').readFileSync(path, 'utf8') === '' ? 0 : 1]++; } catch {}
+       }`,
+      { eval: true, workerData: { path: join(copy, '_partial/lock'), seen } },
+    );
+    try {
+      await once(watcher, 'online');
+      for (let round = 0; round < 200 || seen[1] === 0; round++) {
+        await using _folder = await MirrorFolder.open(copy, 'lake', 'http://x/');
+      }
+    } finally {
+      seen[2] = 1;
+      await once(watcher, 'exit');
+    }
+    expect(seen[0]).toBe(0);
   });
 
   test('a mirror is a lake: it is mirrored from its folder', async () => {
