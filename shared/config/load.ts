@@ -166,11 +166,13 @@ function readDotEnv(path: string): Record<string, string | undefined> {
       `${path}, line ${stray}: a line must be NAME=value or a # comment`,
     );
   }
-  return parseEnv(text);
+  // After an = and blanks alone it takes the next line for the value.
+  return parseEnv(text.replaceAll(OR_BLANK_VALUE, (found) => (/^=[ \t]+$/.test(found) ? '=' : found)));
 }
 
 /** A comment on a line of its own, or an assignment of a quoted value, which may have several lines, and what comes after it. */
 const COMMENT_OR_QUOTED = /^[ \t]*(?:#.*|(?:export[ \t]+)?[\w.-]+[ \t]*=[ \t]*(["'`])((?:(?!\1)[\s\S])*)\1(.*))$/gm;
+const OR_BLANK_VALUE = new RegExp(`${COMMENT_OR_QUOTED.source}|=[ \\t]+$`, 'gm');
 
 /**
  * The number of the first line that is neither an assignment, part of a quoted value, a comment nor blank, or that goes on

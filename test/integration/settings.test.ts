@@ -228,6 +228,14 @@ describe('faults', () => {
     expect([settings.SVC_INTERNAL_API_KEY, settings.SVC_HTTP_PORT]).toEqual(['a # b', 9000]);
   });
 
+  // The next line was taken for the value, and its own setting had its default.
+  test('in the .env file are not overlooked after a setting with nothing but blanks behind its =', async () => {
+    const text = `SVC_LOG_LEVEL= \nSVC_HTTP_PORT=9000\nOTHER=\t\r\n\r\nSVC_INTERNAL_API_KEY='a= \nb'\nLAST= `;
+    const settings = await withDotEnv(text, () => load());
+    const { SVC_LOG_LEVEL: level, SVC_HTTP_PORT: port, SVC_INTERNAL_API_KEY: key } = settings;
+    expect([level, port, key]).toEqual([SETTINGS.SVC_LOG_LEVEL.default, 9000, 'a= \nb']);
+  });
+
   test('with two slashes name a host, which no file has', () => {
     const [fault] = faultsOf(() => load({ SVC_EXCHANGE_A_BASE_URL: 'file://tmp/exchange_a' }));
     expect(fault).toContain('SVC_EXCHANGE_A_BASE_URL: must have three slashes');
