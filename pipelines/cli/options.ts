@@ -113,6 +113,8 @@ function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: 
   if (option.required && (value === undefined || String(value).trim() === ''))
     throw usage(spec, `--${name} is missing`);
   if (value === undefined) return undefined;
+  // Everybody who looks whether the option was given would take a blank one for an answer, such as the reason of a replacement.
+  if (String(value).trim() === '') throw usage(spec, `--${name} is blank: give it a value, or leave it out`);
   if (option.day && parseDay(String(value)) === undefined) {
     throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}${unlessInCalendar(value)}`);
   }

@@ -1,0 +1,23 @@
+/** Options of the command line: values that no command can use are refused before anything is done. */
+import { expect, test } from 'vitest';
+import { type CommandSpec, parseCommand } from '../../pipelines/cli/options.ts';
+import * as specs from '../../pipelines/cli/specs.ts';
+import { faultOf } from '../support/faults.ts';
+
+const refused = async (spec: CommandSpec, ...argv: readonly string[]) =>
+  (await faultOf((async () => parseCommand(spec, argv))(), 'USAGE')).message;
+
+// `reparse etf --reason ""` replaced what was proved, and the ledger kept an empty reason.
+test('a blank reason replaced proved partitions', async () => {
+  for (const blank of ['', ' ', '\t\n']) {
+    for (const [spec, name] of [
+      [specs.reparse, 'etf'],
+      [specs.recover, 'all'],
+    ] as const) {
+      expect(await refused(spec, name, '--reason', blank)).toContain('--reason is blank: give it a value');
+    }
+    expect(await refused(specs.leaves, 'all', `--partition=${blank}`)).toContain('--partition is blank');
+  }
+  expect(parseCommand(specs.reparse, ['etf', '--reason', 'why']).values.reason).toBe('why');
+  expect(parseCommand(specs.reparse, ['etf']).values.reason).toBeUndefined();
+});
