@@ -14,8 +14,9 @@ export interface OptionSpec {
   readonly choices?: readonly string[];
   readonly day?: boolean;
   readonly integer?: boolean;
-  /** Minimum of an integer. */
+  /** Bounds of an integer. */
   readonly min?: number;
+  readonly max?: number;
   readonly default?: string;
 }
 
@@ -118,14 +119,21 @@ function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: 
   if (option.day && parseDay(String(value)) === undefined) {
     throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}${unlessInCalendar(value)}`);
   }
-  if (option.integer && (!/^\d{1,15}$/.test(String(value)) || Number(value) < (option.min ?? 0))) {
-    const least = option.min === undefined ? '' : ` from ${option.min} on`;
-    throw usage(spec, `--${name} must be a whole number${least}, got ${JSON.stringify(value)}`);
+  if (option.integer && !isWithin(option, String(value))) {
+    throw usage(spec, `--${name} must be a whole number${boundsOf(option)}, got ${JSON.stringify(value)}`);
   }
   if (option.choices && !option.choices.includes(String(value))) {
     throw usage(spec, `--${name} must be ${option.choices.join(' or ')}, got ${JSON.stringify(value)}`);
   }
   return value;
+}
+
+const isWithin = ({ min = 0, max = Number.MAX_SAFE_INTEGER }: OptionSpec, text: string) =>
+  /^\d{1,15}$/.test(text) && Number(text) >= min && Number(text) <= max;
+
+function boundsOf({ min, max }: OptionSpec): string {
+  if (max !== undefined) return ` from ${min ?? 0} to ${max}`;
+  return min === undefined ? '' : ` from ${min} on`;
 }
 
 const usage = (spec: CommandSpec, why: string) =>

@@ -11,6 +11,11 @@ const OPTIONAL_DAYS = {
   'to-height': { type: 'string', integer: true, doc: 'Last block, included.' },
 } as const satisfies Record<string, OptionSpec>;
 
+/** Longest interval of `verify --every`, which is that of SVC_VERIFY_INTERVAL_SECONDS. */
+const MAX_VERIFY_EVERY_S = 366 * 86_400;
+/** Longest interval of `watch-log --every`: a timer of Node waits for 2^31 - 1 ms at most, and one set to more does not wait at all. */
+const MAX_WATCH_EVERY_S = 2_000_000;
+
 export const up: CommandSpec = {
   name: 'up',
   positionals: [],
@@ -100,6 +105,7 @@ export const verify: CommandSpec = {
       type: 'string',
       integer: true,
       min: 1,
+      max: MAX_VERIFY_EVERY_S,
       doc: 'Run until stopped; recount each partition every N seconds.',
     },
   },
@@ -146,7 +152,13 @@ export const watchLog: CommandSpec = {
       doc: 'The verifier key of the log, or a file with it. Default: the one that was remembered, at first the one that the log names.',
     },
     state: { type: 'string', doc: 'File that remembers key and checkpoint. Default watch-log.json.' },
-    every: { type: 'string', integer: true, min: 1, doc: 'Seconds between two looks. Default 60.' },
+    every: {
+      type: 'string',
+      integer: true,
+      min: 1,
+      max: MAX_WATCH_EVERY_S,
+      doc: 'Seconds between two looks. Default 60.',
+    },
     once: { type: 'boolean', doc: 'Look once and end.' },
     mirror: { type: 'string', doc: 'Folder that keeps a copy of all tiles.' },
     metrics: { type: 'string', doc: 'File for the textfile collector of Prometheus.' },

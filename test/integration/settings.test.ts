@@ -344,7 +344,6 @@ describe('the grammar of the command line', () => {
     [specs.replay, [key, '--from', 'x'], '--from must be a day'],
     [specs.verify, [], '<dataset> is missing'],
     [specs.verify, [key, '--deep=1'], '--deep'],
-    [specs.verify, [key, '--every', '0'], '--every must be a whole number from 1 on'],
     [specs.ledger, [key, '--kind', 'late'], '--kind must be late_arrival_refused or'],
     [specs.runs, ['--limit', '0'], '--limit must be a whole number from 1 on'],
     [specs.event, [key], '<offset> is missing'],

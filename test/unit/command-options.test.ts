@@ -21,3 +21,16 @@ test('a blank reason replaced proved partitions', async () => {
   expect(parseCommand(specs.reparse, ['etf', '--reason', 'why']).values.reason).toBe('why');
   expect(parseCommand(specs.reparse, ['etf']).values.reason).toBeUndefined();
 });
+
+// A timer of more than 2^31 - 1 ms does not wait, and no date is as far away as some intervals.
+test('an interval beyond what a timer or a date can take was taken: watch-log never paused, verify never began', async () => {
+  const most = { 'watch-log': 2_000_000, verify: 31_622_400 };
+  for (const spec of [specs.watchLog, specs.verify]) {
+    const limit = most[spec.name as keyof typeof most];
+    for (const wrong of ['0', `${limit + 1}`, '99999999999999']) {
+      const said = await refused(spec, 'x', '--every', wrong);
+      expect(said).toContain(`--every must be a whole number from 1 to ${limit}, got "${wrong}"`);
+    }
+    expect(parseCommand(spec, ['x', '--every', `${limit}`]).values.every).toBe(`${limit}`);
+  }
+});
