@@ -4,6 +4,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { RestartPauses } from '../../shared/stack/processes.ts';
 import { PROJECT_ROOT } from './io.ts';
@@ -34,6 +35,13 @@ const STOP_GRACE_MS = 10_000;
 const OUTPUT_MS = 1000;
 
 type Exit = [code: number | null, signal: NodeJS.Signals | null];
+
+/** How a process ended, or why it was not started. */
+interface Ended {
+  readonly code?: Exit[0];
+  readonly signal?: Exit[1];
+  readonly fault?: string;
+}
 
 interface StartedChild {
   readonly child: ChildProcess;
@@ -106,24 +114,36 @@ export class SupervisedChild implements AsyncDisposable {
     for (let next = waiting; !this.#stopping; next = undefined) {
       const startedAt = performance.now();
       const { name, log } = this.#options;
-      const { child, ended } = next ? attend(next, this.#options) : startChild(this.#options);
-      this.#process = child;
-      const [code, signal] = await ended;
+      const { code, signal, fault } = await this.#run(next);
       if (this.#stopping) return;
       if (code === 2 && this.#options.onRefusal) {
         this.#options.onRefusal();
         return;
       }
       const waitMs = pauses.next(performance.now() - startedAt);
-      log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
+      if (fault === undefined) log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
+      else log.warn({ child: name, fault, waitMs }, 'process could not be started, trying again');
       await delay(waitMs);
+    }
+  }
+
+  /** Runs the process until its end. A machine without a free process or memory refuses to start one, usually for a while. */
+  async #run(waiting: SpawnedChild | undefined): Promise<Ended> {
+    try {
+      const { child, ended } = waiting ? attend(waiting, this.#options) : startChild(this.#options);
+      this.#process = child;
+      const [code, signal] = await ended;
+      return { code, signal };
+    } catch (error) {
+      return { fault: explain(error) };
     }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping = true;
     const child = this.#process;
-    if (child && child.exitCode === null && child.signalCode === null) {
+    // Without a pid it was never started, and tells of no end.
+    if (child?.pid !== undefined && child.exitCode === null && child.signalCode === null) {
       child.kill('SIGTERM');
       const timer = setTimeout(() => child.kill('SIGKILL'), STOP_GRACE_MS);
       await once(child, 'exit');
