@@ -3,6 +3,7 @@ import { mkdir, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
+import { localBytes } from '../../pipelines/sources/documents/local.ts';
 import { archivedDocuments } from '../../pipelines/sources/etf/captures.ts';
 import { faultOf } from '../support/faults.ts';
 import { temporaryDir } from '../support/stack.ts';
@@ -21,6 +22,28 @@ test('documents of a day are files of its name and files in a folder of its name
     ['2024-01-02', '2024-01-02.csv'],
     ['2024-01-03', '2024-01-03/holdings.csv'],
   ]);
+});
+
+// The documents behind the link were skipped without a word.
+test('a day whose folder is a symbolic link had no documents', async () => {
+  const folder = await temporaryDir();
+  const [kept, outside] = [join(folder, 'kept'), await temporaryDir()];
+  await mkdir(kept);
+  for (const path of [kept, outside]) await writeFile(join(path, 'holdings.csv'), 'x');
+  await symlink(kept, join(folder, '2024-01-03'));
+  await symlink(outside, join(folder, '2024-01-04'));
+  await symlink(join(kept, 'holdings.csv'), join(folder, '2024-01-05.csv'));
+  await symlink(join(folder, 'missing'), join(folder, '2024-01-08'));
+  const found = await archivedDocuments(folderOf(folder), 'csv');
+  expect(found.map(({ name }) => name)).toEqual([
+    '2024-01-03/holdings.csv',
+    '2024-01-04/holdings.csv',
+    '2024-01-05.csv',
+  ]);
+  const read = ({ url, root }: (typeof found)[number]) =>
+    localBytes({ url, root, maxBytes: 10, limitName: 'limit', signal: new AbortController().signal });
+  expect(`${await read(found[0])}`).toBe('x');
+  await faultOf(read(found[1]), 'SOURCE_OUTSIDE_FOLDER');
 });
 
 test('a folder that does not exist, and a file in its place, are not found', async () => {

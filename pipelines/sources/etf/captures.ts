@@ -178,10 +178,17 @@ export async function archivedDocuments(base: URL, extension: string): Promise<F
   for (const entry of await entriesOf(folder)) {
     const day = DATED.exec(entry.name)?.[1];
     if (day === undefined || parseDay(day) === undefined) continue;
-    if (!entry.isDirectory()) await add(day, entry.name);
+    if (!(await isFolder(folder, entry))) await add(day, entry.name);
     else for (const { name } of await entriesOf(join(folder, entry.name))) await add(day, entry.name, name);
   }
   return documents.sort((a, b) => (a.name < b.name ? -1 : 1));
+}
+
+/** A symbolic link counts as what it leads to; one that leads out of the archive is refused when its documents are read. */
+async function isFolder(folder: string, entry: Dirent): Promise<boolean> {
+  if (!entry.isSymbolicLink()) return entry.isDirectory();
+  const target = await promises.stat(join(folder, entry.name)).catch(() => undefined);
+  return target?.isDirectory() ?? false;
 }
 
 async function entriesOf(folder: string): Promise<Dirent[]> {
