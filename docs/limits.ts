@@ -54,7 +54,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Leaf', 'bytes', 'shared/proof-log/leaf.ts', 'MAX_LEAF_BYTES'),
     of('Leaves in a manifest', '', 'shared/proof-log/check-export.ts', 'MAX_LEAVES'),
     of('Row of CSV that is checked', 'bytes', 'shared/proof-log/csv-feed.ts', 'MAX_ROW_BYTES'),
-    of('Interval of `watch-log --every`', 's', 'pipelines/cli/specs.ts', 'MAX_WATCH_EVERY_S'),
+    of('`watch-log --every`', 's', 'pipelines/cli/specs.ts', 'MAX_WATCH_EVERY_S'),
     of('Document that is checked', 'bytes', 'pipelines/cli/commands/check.ts', 'MAX_DOCUMENT_BYTES'),
   ],
   'The log': [
@@ -75,6 +75,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event with offset and auxiliary data', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_BYTES'),
     of('Frame of records', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_FRAME_BYTES'),
     of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PROOF_TIMEOUT_MS'),
+    of('Such times for a busy projector', '', 'pipelines/publisher/await-proof.ts', 'MAX_BUSY_TIMEOUTS'),
     of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
@@ -84,7 +85,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
     of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
     { setting: 'SVC_ATTEMPT_SILENCE_MS', unit: 'ms' },
-    of('Interval of `verify --every`', 's', 'pipelines/cli/specs.ts', 'MAX_VERIFY_EVERY_S'),
+    of('`verify --every`', 's', 'pipelines/cli/specs.ts', 'MAX_VERIFY_EVERY_S'),
   ],
   Serving: [
     { setting: 'SVC_HTTP_MAX_BODY_BYTES', unit: 'bytes' },

@@ -130,7 +130,7 @@ export interface DrainOptions {
   readonly project: () => void;
   /** Why nothing of the dataset will be proved; undefined while it may be. */
   readonly faultOf?: (dataset: DatasetDefinition) => TidemarkError | undefined;
-  /** Longest time without anything proved. */
+  /** As of `ProofWaiter`: how long a projector at work may prove nothing depends on it. */
   readonly timeoutMs: number;
   /** Longest time without a sign of life; default STILL_MS. */
   readonly stillMs?: number;
@@ -168,7 +168,7 @@ export async function drainBacklog(needs: DrainOptions, dataset: DatasetDefiniti
     if ((await surely(() => watch.poll())) >= end) return;
     const fault = needs.faultOf?.(dataset);
     if (fault) throw fault;
-    if (watch.stillMs > stillMs || watch.sinceStepMs > timeoutMs) {
+    if (watch.stillMs > stillMs || watch.limitOver(timeoutMs) !== undefined) {
       // The publisher waits for its own proofs, and reports why they do not come.
       note(`${ahead}: ${watch.describe()}; publishing goes on`);
       return;

@@ -61,6 +61,9 @@ export class ProjectorFaults {
   }
 }
 
+/** A projector that is at work and proves nothing is awaited for this many timeouts, which is an hour: it may work in vain for ever. */
+const MAX_BUSY_TIMEOUTS = 12;
+
 /**
  * Tells whether a projector is at work. Its checkpoint moves only when a partition is proved, which may take a while. So its
  * connection is watched, too: what it executes, and how far its COPY is.
@@ -103,9 +106,17 @@ export class ProjectorWatch {
     return performance.now() - this.#movedAt;
   }
 
+  /** The limit that is over, in ms; undefined while a proof may come. Above `timeoutMs` the projector works in vain. */
+  limitOver(timeoutMs: number): number | undefined {
+    if (this.stillMs >= timeoutMs) return timeoutMs;
+    const busyMs = timeoutMs * MAX_BUSY_TIMEOUTS;
+    return this.sinceStepMs >= busyMs ? busyMs : undefined;
+  }
+
   /** Describes the projector so that an operator can find it. */
   describe(): string {
-    const still = `nothing has moved for ${Math.round(this.stillMs / 1000)} s`;
+    const [unproved, unmoved] = [this.sinceStepMs, this.stillMs].map((ms) => Math.round(ms / 1000));
+    const still = `nothing was proved for ${unproved} s, and nothing has moved for ${unmoved} s`;
     const holder = this.#last?.holder;
     if (!holder) return `no projector works on ${this.#dataset.key}, ${still}`;
     const { name, pid, since } = holder;
@@ -143,7 +154,7 @@ export interface ProofWaiterOptions {
   readonly catalog: Catalog;
   readonly connection: NatsConnection;
   readonly signal: AbortSignal;
-  /** If nothing is proved and nothing is under way for this long, no projector is at work. */
+  /** If nothing is proved and nothing is under way for this long, no projector is at work. One at work is awaited 12 times as long. */
   readonly timeoutMs: number;
   /** Longest time without a sign of life before the operator is informed and the log is checked; default STILL_MS. */
   readonly stillMs?: number;
@@ -290,9 +301,10 @@ export class ProofWaiter implements AsyncDisposable {
       // A log that is unavailable is checked again with the next poll.
       await this.#checkLog(dataset).catch(() => {});
     }
-    if (watch.sinceStepMs < this.#timeoutMs) return;
+    const limitMs = watch.limitOver(this.#timeoutMs);
+    if (limitMs === undefined) return;
     for (const { partition, attempt, resolve } of this.#waitingOf(dataset)) {
-      const message = `${dataset.key} ${partition} attempt ${attempt} was not proved in ${this.#timeoutMs / 1000} s`;
+      const message = `${dataset.key} ${partition} attempt ${attempt} was not proved in ${limitMs / 1000} s`;
       const error = new TidemarkError('PARTITION_TIMEOUT', `${message}: ${watch.describe()}`);
       resolve({ state: 'unknown', error });
     }
