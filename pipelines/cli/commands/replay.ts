@@ -6,7 +6,7 @@
 import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
-import { type Catalog, record } from '../../../shared/db/catalog.ts';
+import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { withClient } from '../../../shared/db/connect.ts';
 import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
@@ -56,7 +56,10 @@ export interface ReplayResult {
 
 const SCRATCH = { native: 'replay_native', aligned: 'replay_aligned' } as const;
 
-/** @throws TidemarkError PARTITION_PROOF_FAILED if the log no longer yields the manifest's content. */
+/**
+ * @throws TidemarkError PARTITION_PROOF_FAILED if the log no longer yields the manifest's content, PARTITION_CHANGED if the
+ * partition is no longer as `row` has it.
+ */
 export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Promise<ReplayResult> {
   const { dataset, client, catalog, connection, projection } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
@@ -109,6 +112,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
     const differing = await differingFacts(needs, row, result);
     const replaces = differing.length > 0 && !needs.verifyOnly;
     if (replaces) await replaceRows(needs, row, load, differing);
+    else await checkUnchanged(needs, row);
     await client.query('commit');
     return {
       partition: row.partitionKey,
@@ -178,6 +182,18 @@ async function recountServed({ dataset, client, projection }: ReplayNeeds, parti
   return await recount(client, dataset, partition, tables, projection.alignedColumns);
 }
 
+/**
+ * The command read `row` at its start. Since then a revision may have been proved, whose rows are not those of the log's old
+ * attempt, or the source may have retracted the partition, which must stay out of service.
+ * @throws TidemarkError PARTITION_CHANGED
+ */
+async function checkUnchanged({ dataset, client }: ReplayNeeds, row: PartitionRow): Promise<void> {
+  const now = await new Catalog(client).partition(dataset, row.partitionKey);
+  const isSame = now?.attempt === row.attempt && now.state === row.state;
+  if (isSame && now.provedAt?.getTime() === row.provedAt?.getTime()) return;
+  throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${row.partitionKey} has changed since it was read`);
+}
+
 async function replaceRows(
   needs: ReplayNeeds,
   row: PartitionRow,
@@ -188,16 +204,7 @@ async function replaceRows(
   const partition = partitionRefOf(row);
   // Waits for any other process that changes this dataset's coverage, usually the projector.
   await lockCoverage(client, dataset);
-  const now = await client.query('select attempt from partitions where dataset_id = $1 and partition_key = $2', [
-    dataset.number,
-    row.partitionKey,
-  ]);
-  if (now.rows[0]?.attempt !== row.attempt) {
-    throw new TidemarkError(
-      'PARTITION_CHANGED',
-      `${dataset.key} ${row.partitionKey} was replaced by another revision meanwhile`,
-    );
-  }
+  await checkUnchanged(needs, row);
   const dirty = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
   await dirty?.addWindow(partition);
   await takeOut(client, dataset, partition, dirty);
