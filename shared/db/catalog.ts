@@ -382,6 +382,22 @@ export class Catalog {
     );
   }
 
+  /** Quarantined partitions in order of time, and how many there are; with a key that one alone. */
+  async quarantined(
+    dataset: DatasetDefinition,
+    { limit, key }: { readonly limit: number; readonly key?: string },
+  ): Promise<{ readonly total: number; readonly rows: PartitionRow[] }> {
+    const chosen = `from partitions
+      where dataset_id = $1 and state = 'quarantined' and ($2::text is null or partition_key = $2)`;
+    const values = [dataset.number, key];
+    const [{ total }] = await this.#query<{ total: string }>(`select count(*) as total ${chosen}`, values);
+    const rows = await this.#select(PARTITION, `${chosen} order by from_ms, partition_key limit $3`, [
+      ...values,
+      limit,
+    ]);
+    return { total: Number(total), rows };
+  }
+
   /** Entries of the ledger, newest first; of all kinds if `kind` is undefined. */
   async ledger(dataset: DatasetDefinition, kind: string | undefined, limit: number): Promise<LedgerRow[]> {
     return await this.#select(

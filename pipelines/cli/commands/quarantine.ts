@@ -4,7 +4,7 @@
  */
 
 import type { Pool } from 'pg';
-import { Catalog, record } from '../../../shared/db/catalog.ts';
+import { type Catalog, record } from '../../../shared/db/catalog.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
 import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
@@ -20,7 +20,7 @@ import { takeOut } from '../../projector/retract.ts';
 import { quarantinedBy, recountStored } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { fedDatasets, projectionOf } from '../../sources/index.ts';
-import { openContext } from '../context.ts';
+import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
@@ -40,11 +40,16 @@ export interface Quarantined {
   readonly remedy: string;
 }
 
-export async function quarantinedOf(pool: Pool, dataset: DatasetDefinition, limit: number): Promise<Quarantined[]> {
-  const rows = (await new Catalog(pool).unproved(dataset, limit)).filter(({ state }) => state === 'quarantined');
-  const found: Quarantined[] = [];
-  for (const row of rows) found.push(await describe(pool, dataset, row));
-  return found;
+/** The partitions of a dataset that are in quarantine, or the named one, and how many there are. */
+async function quarantinedOf(
+  { pool, catalog }: Pick<Context, 'pool' | 'catalog'>,
+  dataset: DatasetDefinition,
+  key: string | undefined,
+): Promise<{ readonly total: number; readonly partitions: Quarantined[] }> {
+  const { total, rows } = await catalog.quarantined(dataset, { limit: MAX_LISTED, key });
+  const partitions: Quarantined[] = [];
+  for (const row of rows) partitions.push(await describe(pool, dataset, row));
+  return { total, partitions };
 }
 
 async function describe(pool: Pool, dataset: DatasetDefinition, row: PartitionRow): Promise<Quarantined> {
@@ -159,17 +164,27 @@ export async function runQuarantine(command: ParsedCommand): Promise<number> {
   const [name, partition] = command.positionals;
   const datasets = chosen(name);
   await using context = await openContext(command, 'quarantine');
-  const all: Quarantined[] = [];
-  for (const dataset of datasets) all.push(...(await quarantinedOf(context.pool, dataset, MAX_LISTED)));
-  const partitions = partition === undefined ? all : all.filter((one) => one.partition === partition);
+  const partitions: Quarantined[] = [];
+  const cut: string[] = [];
+  let total = 0;
+  for (const dataset of datasets) {
+    const found = await quarantinedOf(context, dataset, partition);
+    partitions.push(...found.partitions);
+    total += found.total;
+    if (found.total > MAX_LISTED) cut.push(cutLine(dataset, found.total));
+  }
   if (partition !== undefined && partitions.length === 0) {
     throw new TidemarkError('PARTITION_UNKNOWN', `${name} ${partition} is not in quarantine`);
   }
-  context.output.answer({ command: 'quarantine', ok: true, partitions }, () =>
-    partitions.length === 0 ? 'No partition is in quarantine.' : partitions.map(linesOf).join('\n\n'),
+  context.output.answer({ command: 'quarantine', ok: true, total, partitions }, () =>
+    partitions.length === 0 ? 'No partition is in quarantine.' : [...partitions.map(linesOf), ...cut].join('\n\n'),
   );
   return EXIT.DONE;
 }
+
+const cutLine = ({ key }: DatasetDefinition, total: number): string =>
+  `${key}: ${grouped(total)} partitions are in quarantine, of which the first ${grouped(MAX_LISTED)} are listed; ` +
+  `any other is shown by ./tidemark quarantine ${key} <partition>`;
 
 function linesOf(one: Quarantined): string {
   const lines = [
