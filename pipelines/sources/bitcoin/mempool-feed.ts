@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DAY_MS } from '../../../shared/dates.ts';
+import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
@@ -23,6 +24,12 @@ import { mempoolSource, type SnapshotRequest, snapshotRequest } from './source.t
 const SAMPLE_DAYS = 3;
 /** Most snapshots whose state is read in one query. */
 const ASKED_AT_ONCE = 1_000;
+/** `follow` requests a stored snapshot that failed after a poll again, then at growing intervals up to this one. */
+const MAX_RETRY_MS = 10 * 60_000;
+
+const ENDED: readonly PartitionRow['state'][] = ['proved', 'quarantined'];
+/** A snapshot in one of these states needs nothing more from this process. */
+const HANDED_OVER: readonly PartitionRow['state'][] = [...ENDED, 'published'];
 /**
  * Faults that only the operator can fix. Any other fault concerns one snapshot: blocks continue, and the next snapshot
  * may succeed.
@@ -77,7 +84,28 @@ async function sampleFeed({ location }: FeedNeeds): Promise<OpenedFeed> {
   };
 }
 
-class MempoolFeed {
+/** When stored snapshots are requested again that failed, because a store was unavailable or they cannot be read. */
+class Retries {
+  readonly #firstMs: number;
+  readonly #next = new Map<number, { readonly atMs: number; readonly afterMs: number }>();
+
+  constructor(firstMs: number) {
+    this.#firstMs = firstMs;
+  }
+
+  isDue({ file }: SnapshotRequest): boolean {
+    return performance.now() >= (this.#next.get(file.takenAtMs)?.atMs ?? 0);
+  }
+
+  /** Records that the publisher is done with a request. */
+  requested({ file }: SnapshotRequest): void {
+    const { afterMs = this.#firstMs } = this.#next.get(file.takenAtMs) ?? {};
+    const atMs = performance.now() + afterMs;
+    this.#next.set(file.takenAtMs, { atMs, afterMs: Math.min(2 * afterMs, MAX_RETRY_MS) });
+  }
+}
+
+export class MempoolFeed {
   readonly #needs: FeedNeeds;
   readonly #opened: OpenedNode;
 
@@ -88,30 +116,35 @@ class MempoolFeed {
 
   /** Stored snapshots that are not proved yet, and one taken now. */
   async *now(): AsyncGenerator<SnapshotRequest> {
-    yield* await this.#unproved();
+    yield* await this.#left(ENDED);
     yield await this.#take();
   }
 
+  /** Takes snapshots at the interval, and requests each stored one until it is proved. */
   async *follow(): FeedEvents<DocumentEvent | AvailabilityEvent> {
     const { signal, settings, log } = this.#needs;
     const seconds = settings.SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS;
-    const handed = new Set<number>();
+    const pollMs = settings.SVC_BITCOIN_POLL_SECONDS * 1000;
+    const retries = new Retries(pollMs);
+    // The first round awaits the proofs of what an earlier process published.
+    let states = ENDED;
     let due = performance.now();
     let fault: string | undefined;
     let failures = 0;
     while (!signal.aborted) {
       // This includes snapshots that another process took meanwhile.
-      for (const request of await this.#unproved()) {
-        if (handed.has(request.file.takenAtMs)) continue;
-        handed.add(request.file.takenAtMs);
+      for (const request of await this.#left(states)) {
+        if (!retries.isDue(request)) continue;
         yield { kind: 'document', request };
+        retries.requested(request);
       }
+      states = HANDED_OVER;
       if (seconds > 0 && performance.now() >= due) {
         due = Math.max(due + seconds * 1000, performance.now());
         try {
           const request = await this.#take();
-          handed.add(request.file.takenAtMs);
           yield { kind: 'document', request };
+          retries.requested(request);
           fault = undefined;
           failures = 0;
         } catch (error) {
@@ -124,7 +157,7 @@ class MempoolFeed {
           yield { kind: 'availability', failures: ++failures, fault: explain(error) };
         }
       }
-      await sleep(settings.SVC_BITCOIN_POLL_SECONDS * 1000, undefined, { signal }).catch(() => {});
+      await sleep(pollMs, undefined, { signal }).catch(() => {});
     }
   }
 
@@ -139,7 +172,8 @@ class MempoolFeed {
     return snapshotRequest(await takeSnapshot(node, { dir: this.#dir, chain: network, now: Date.now }));
   }
 
-  async #unproved(): Promise<SnapshotRequest[]> {
+  /** Stored snapshots that are in none of the states. */
+  async #left(states: readonly PartitionRow['state'][]): Promise<SnapshotRequest[]> {
     const { catalog } = this.#needs;
     const files = await snapshotFiles(this.#dir);
     const wanted: SnapshotRequest[] = [];
@@ -147,10 +181,8 @@ class MempoolFeed {
       const some = files.slice(at, at + ASKED_AT_ONCE);
       const keys = some.map(({ takenAtMs }) => `${takenAtMs}`);
       const known = await catalog.partitionsOf(MEMPOOL_DATASET, keys);
-      const ended = new Set(
-        known.filter(({ state }) => state === 'proved' || state === 'quarantined').map((row) => row.partitionKey),
-      );
-      for (const file of some) if (!ended.has(`${file.takenAtMs}`)) wanted.push(snapshotRequest(file));
+      const over = new Set(known.filter(({ state }) => states.includes(state)).map((row) => row.partitionKey));
+      for (const file of some) if (!over.has(`${file.takenAtMs}`)) wanted.push(snapshotRequest(file));
     }
     return wanted;
   }
