@@ -1,10 +1,12 @@
 /** The folder of an issuer's archived documents: which files belong to which day, and what is said of a folder that is not there. */
-import { mkdir, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, rename, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
+import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
 import { localBytes } from '../../pipelines/sources/documents/local.ts';
 import { archivedDocuments } from '../../pipelines/sources/etf/captures.ts';
+import { FiledBefore } from '../../pipelines/sources/etf/fetch.ts';
 import { faultOf } from '../support/faults.ts';
 import { temporaryDir } from '../support/stack.ts';
 
@@ -60,4 +62,21 @@ test('a folder that cannot be read is unreachable', async () => {
   const path = join(await temporaryDir(), 'loop');
   await symlink(path, path);
   await faultOf(archivedDocuments(folderOf(path), 'csv'), 'SOURCE_UNREACHABLE');
+});
+
+// Until the next start of `follow`, every document of the fund failed with the fault of that moment.
+test('records of a fund that could not be read once were never read again', async () => {
+  const directory = await temporaryDir();
+  const archive = await openDocumentArchive(directory);
+  const fetch = { source_id: 'fund', name: '2024-01-02.csv', asked: { filed_day: '2024-01-02' } };
+  await archive.put(Buffer.from('first'), fetch);
+  const [records, away] = [join(directory, 'fetches', 'fund'), join(directory, 'away')];
+  await rename(records, away);
+  await writeFile(records, '');
+  const filed = new FiledBefore(archive);
+  await expect(filed.put(Buffer.from('first'), fetch)).rejects.toThrow('ENOTDIR');
+  await rename(records, join(directory, 'obstacle'));
+  await rename(away, records);
+  for (const document of ['first', 'second']) await filed.put(Buffer.from(document), fetch);
+  expect(await Array.fromAsync(archive.fetches('fund'))).toHaveLength(2);
 });

@@ -137,8 +137,12 @@ export class FiledBefore {
   }
 
   #known(sourceId: string): Promise<Set<string>> {
-    const known = this.#bySource.get(sourceId) ?? this.#read(sourceId);
+    const before = this.#bySource.get(sourceId);
+    if (before) return before;
+    const known = this.#read(sourceId);
     this.#bySource.set(sourceId, known);
+    // The next document reads the records again.
+    known.catch(() => this.#bySource.delete(sourceId));
     return known;
   }
 
