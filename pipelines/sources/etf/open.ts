@@ -150,6 +150,70 @@ export class Unpublished {
   }
 }
 
+/**
+ * Finds the documents of operators' folders that are to be published: new and changed ones, and requested ones that failed in an
+ * outage, so that no capture of their day states what they do. One that cannot be parsed is requested once, as its fault stays.
+ */
+export class FolderDocuments {
+  readonly #needs: FetchNeeds;
+  readonly #catalog: Pick<Catalog, 'captures'>;
+  /** Versions. */
+  readonly #requested = new Set<string>();
+  readonly #proved = new Set<string>();
+
+  constructor(needs: FetchNeeds, catalog: Pick<Catalog, 'captures'>) {
+    this.#needs = needs;
+    this.#catalog = catalog;
+  }
+
+  /** @throws TidemarkError if the folder cannot be read. */
+  async requests(fund: Located): Promise<FundRequest[]> {
+    const documents = await archivedDocuments(fund.base, fund.issuer.document.extension);
+    const asked = documents.filter(({ version }) => this.#requested.has(version) && !this.#proved.has(version));
+    const failed = await this.#failed(fund.issuer, asked);
+    const wanted = documents.filter((document) => !this.#requested.has(document.version) || failed.has(document));
+    for (const { version } of wanted) this.#requested.add(version);
+    return wanted.map((document) => archivedOf(fund, document));
+  }
+
+  /** Those of the requested documents that are not proved, and that wait neither for a proof nor for an operator. */
+  async #failed(issuer: Issuer, documents: readonly FolderDocument[]): Promise<ReadonlySet<FolderDocument>> {
+    const read: { document: FolderDocument; capture: Capture }[] = [];
+    for (const document of documents) {
+      const capture = await this.#read(issuer, document);
+      if (capture) read.push({ document, capture });
+    }
+    const groupOf = ({ asOf }: Capture) => captureKey(issuer.sourceId, asOf);
+    const groups = [...new Set(read.map(({ capture }) => groupOf(capture)))];
+    const rows = groups.length === 0 ? [] : await this.#catalog.captures(etfDailyMetrics, groups);
+    const known = Map.groupBy(
+      rows.filter(({ synthetic }) => !synthetic),
+      ({ partitionKey }) => captureGroup(partitionKey),
+    );
+    const failed = new Set<FolderDocument>();
+    for (const { document, capture } of read) {
+      const captures = known.get(groupOf(capture)) ?? [];
+      const latest = captures.at(-1)?.state;
+      const isProved = captures.some(
+        ({ state, manifest }) => state === 'proved' && manifest?.record_sha256 === capture.recordSha256,
+      );
+      if (isProved) this.#proved.add(document.version);
+      else if (latest !== 'published' && latest !== 'quarantined') failed.add(document);
+    }
+    return failed;
+  }
+
+  async #read(issuer: Issuer, document: FolderDocument): Promise<Capture | undefined> {
+    try {
+      const { bytes, seen } = await loadDocument(issuer, { kind: 'folder', document }, this.#needs);
+      return readCapture(issuer, bytes, seen);
+    } catch (error) {
+      if (!(error instanceof TidemarkError)) throw error;
+      return undefined;
+    }
+  }
+}
+
 export const etfFeed: LoadedFeed = {
   sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample, write: writeSample },
   async open(needs) {
@@ -225,14 +289,14 @@ class EtfFeed {
   }
 
   /**
-   * Requests every fund's document, again and again; from folders, what is new. A fund that fails is requested again
-   * next time.
+   * Requests every fund's document, again and again; from folders, what is new or failed. A fund that fails is requested
+   * again next time.
    */
   async *follow(): AsyncGenerator<FundRequest> {
     const { settings, signal, log, catalog } = this.#needs;
     const unpublished = new Unpublished(this.#fetching, catalog);
     const funds = await this.#located(undefined);
-    const seen = new Set<string>();
+    const folders = new FolderDocuments(this.#fetching, catalog);
     const times = {
       everyMs: settings.SVC_ETF_FOLLOW_SECONDS * 1000,
       jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
@@ -248,18 +312,14 @@ class EtfFeed {
           yield latestOf(fund);
           continue;
         }
-        try {
-          for (const document of await archivedDocuments(fund.base, fund.issuer.document.extension)) {
-            if (seen.has(document.version)) continue;
-            seen.add(document.version);
-            yield archivedOf(fund, document);
-          }
-        } catch (error) {
+        yield* await folders.requests(fund).catch((error) => {
+          if (!(error instanceof TidemarkError)) throw error;
           log.warn(
             { fund: fund.issuer.ticker, fault: explain(error) },
             'the folder of archived documents cannot be read; retrying later',
           );
-        }
+          return [];
+        });
       }
     }
   }

@@ -1,0 +1,79 @@
+/** Which documents of an operator's folder `follow` requests at each of its looks. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { expect, test } from 'vitest';
+import { readCapture } from '../../pipelines/sources/etf/captures.ts';
+import type { FetchNeeds } from '../../pipelines/sources/etf/fetch.ts';
+import { FolderDocuments } from '../../pipelines/sources/etf/open.ts';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { PartitionRow } from '../../shared/db/schema.ts';
+import { captureKey } from '../../shared/registry/keys.ts';
+import { dayOf, documentOf, fundOf, idOf } from '../support/etf.ts';
+import { temporaryDir } from '../support/stack.ts';
+
+const [FIRST, SECOND, THIRD] = ['2026-03-04', '2026-03-05', '2026-03-06'];
+const issuer = fundOf('IBIT');
+
+async function following() {
+  const folder = await temporaryDir();
+  const rows: unknown[] = [];
+  const captures = async (_dataset: unknown, groups: readonly string[]) =>
+    (rows as PartitionRow[]).filter(({ partitionKey }) =>
+      groups.includes(partitionKey.split(':').slice(0, 2).join(':')),
+    );
+  const documents = new FolderDocuments(
+    { signal: new AbortController().signal } as FetchNeeds,
+    { captures } as unknown as Catalog,
+  );
+  const look = async () => {
+    const requests = await documents.requests({ issuer, base: pathToFileURL(`${folder}/`) });
+    return requests.map(({ period }) => period.replace(/^IBIT |\.csv$/g, ''));
+  };
+  const write = (name: string, text: string) => writeFile(join(folder, `${name}.csv`), text);
+  /** The catalog knows the document as the n-th capture of its day. */
+  const known = (state: PartitionRow['state'], day: string, text: string, number = 1) => {
+    const { recordSha256 } = readCapture(issuer, Buffer.from(text), { name: day, atMs: Date.now(), filedDay: day });
+    const partitionKey = captureKey(idOf('IBIT'), day, number);
+    const manifest = state === 'published' ? null : { record_sha256: recordSha256 };
+    rows.push({ partitionKey, state, synthetic: false, manifest });
+  };
+  return { look, write, known, rows };
+}
+
+test('a document of a folder that failed in an outage was not requested again before the next start', async () => {
+  const { look, write, known, rows } = await following();
+  const text = (day: string, more = {}) => documentOf('IBIT', dayOf('IBIT', day, more));
+  for (const day of [FIRST, SECOND]) await write(day, text(day));
+  expect(await look()).toEqual([FIRST, SECOND]);
+  expect(await look()).toEqual([FIRST, SECOND]);
+  known('proved', FIRST, text(FIRST));
+  known('published', SECOND, text(SECOND));
+  expect(await look()).toEqual([]);
+  rows.pop();
+  expect(await look()).toEqual([SECOND]);
+  known('quarantined', SECOND, text(SECOND));
+  await write(THIRD, text(THIRD));
+  expect(await look()).toEqual([THIRD]);
+});
+
+test('of a day that is proved, a document with other facts was not requested again', async () => {
+  const { look, write, known } = await following();
+  const said = (outstanding: string) => documentOf('IBIT', dayOf('IBIT', FIRST, { sharesOutstanding: outstanding }));
+  await write(FIRST, said('30000000'));
+  await write(`${FIRST} evening`, said('31000000'));
+  expect(await look()).toEqual([`${FIRST} evening`, FIRST]);
+  known('proved', FIRST, said('30000000'));
+  expect(await look()).toEqual([`${FIRST} evening`]);
+  known('proved', FIRST, said('31000000'), 2);
+  expect(await look()).toEqual([]);
+});
+
+test('a document that cannot be parsed is requested once, and when it changes', async () => {
+  const { look, write } = await following();
+  await write(FIRST, 'no holdings');
+  expect(await look()).toEqual([FIRST]);
+  expect(await look()).toEqual([]);
+  await write(FIRST, 'other holdings');
+  expect(await look()).toEqual([FIRST]);
+});
