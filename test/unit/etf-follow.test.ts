@@ -3,9 +3,10 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
+import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
 import { readCapture } from '../../pipelines/sources/etf/captures.ts';
 import type { FetchNeeds } from '../../pipelines/sources/etf/fetch.ts';
-import { FolderDocuments } from '../../pipelines/sources/etf/open.ts';
+import { FolderDocuments, Unpublished } from '../../pipelines/sources/etf/open.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { captureKey } from '../../shared/registry/keys.ts';
@@ -76,4 +77,26 @@ test('a document that cannot be parsed is requested once, and when it changes', 
   expect(await look()).toEqual([]);
   await write(FIRST, 'other holdings');
   expect(await look()).toEqual([FIRST]);
+});
+
+test('an archived document that failed at two looks was not requested again before the next start', async () => {
+  const archive = await openDocumentArchive(await temporaryDir());
+  const rows: unknown[] = [];
+  const catalog = { partitions: async () => rows as PartitionRow[] };
+  const unpublished = new Unpublished({ archive } as FetchNeeds, catalog);
+  const keep = (day: string) =>
+    archive.put(Buffer.from(documentOf('IBIT', dayOf('IBIT', day))), { source_id: idOf('IBIT'), name: day, asked: {} });
+  const look = async (sinceMs = 0) =>
+    (await Array.fromAsync(unpublished.requests([issuer], sinceMs))).map(({ period }) => period);
+  // Each look of an outage fetches the issuer's document once more.
+  for (let looks = 0; looks < 3; looks++) {
+    await keep(FIRST);
+    expect(await look()).toEqual([`IBIT ${FIRST}`]);
+  }
+  await keep(SECOND);
+  expect(await look()).toEqual([`IBIT ${FIRST}`, `IBIT ${SECOND}`]);
+  rows.push({ partitionKey: captureKey(idOf('IBIT'), FIRST), synthetic: false });
+  expect(await look()).toEqual([`IBIT ${SECOND}`]);
+  // A week later it takes a command.
+  expect(await look(Date.now() + 1)).toEqual([]);
 });

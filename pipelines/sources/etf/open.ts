@@ -116,14 +116,16 @@ export async function* archivedRequests(
 
 /**
  * Finds documents that were archived but never published, because a store was unavailable or the process was killed:
- * those whose day has no partition. It examines each document once.
+ * those whose day has no partition. It examines each document once, and requests it until its day has one.
  */
 export class Unpublished {
   readonly #needs: FetchNeeds;
-  readonly #catalog: Catalog;
+  readonly #catalog: Pick<Catalog, 'partitions'>;
   readonly #seen = new Set<string>();
+  /** By digest, because an unchanged document is archived by every fetch. */
+  readonly #left = new Map<string, { readonly issuer: Issuer; readonly fetch: ArchivedFetch; readonly key: string }>();
 
-  constructor(needs: FetchNeeds, catalog: Catalog) {
+  constructor(needs: FetchNeeds, catalog: Pick<Catalog, 'partitions'>) {
     this.#needs = needs;
     this.#catalog = catalog;
   }
@@ -142,10 +144,13 @@ export class Unpublished {
         return true;
       };
       for await (const { fetch, capture } of readArchived(issuer, this.#needs, isNew)) {
-        if (!capture) continue;
-        const key = captureKey(issuer.sourceId, capture.asOf);
-        if (!known.has(key)) yield requestOf(issuer, fetch, key);
+        if (!capture || this.#left.has(fetch.sha256)) continue;
+        this.#left.set(fetch.sha256, { issuer, fetch, key: captureKey(issuer.sourceId, capture.asOf) });
       }
+    }
+    for (const [sha256, { issuer, fetch, key }] of this.#left) {
+      if (known.has(key) || fetch.fetched_at_ms < sinceMs) this.#left.delete(sha256);
+      else yield requestOf(issuer, fetch, key);
     }
   }
 }
