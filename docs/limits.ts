@@ -75,7 +75,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event with offset and auxiliary data', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_BYTES'),
     of('Frame of records', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_FRAME_BYTES'),
     of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PROOF_TIMEOUT_MS'),
-    of('Such times for a busy projector', '', 'pipelines/publisher/await-proof.ts', 'MAX_BUSY_TIMEOUTS'),
+    of('Such times while busy', '', 'pipelines/publisher/await-proof.ts', 'MAX_BUSY_TIMEOUTS'),
     of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
