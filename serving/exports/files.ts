@@ -32,8 +32,11 @@ const altered = ({ name }: StoredFile) =>
 
 /** Files are read in chunks of this size. */
 const CHUNK_BYTES = 1024 * 1024;
-/** Digests to cache; each belongs to one state of one file. */
-const MAX_DIGESTS = 1000;
+/**
+ * Digests to cache; each belongs to one state of one file. A lake of all datasets over seven years has so many files with their
+ * manifests. A reader that goes through more than are cached has each file hashed again. All take 55 MB.
+ */
+const MAX_DIGESTS = 100_000;
 
 /**
  * Opens files that equal what was written. It hashes a file on the first request and again whenever the file's metadata

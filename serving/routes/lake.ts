@@ -112,12 +112,12 @@ const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs
     }
     const grant = grantOf(rights, entry.dataset);
     const isSampled = root.manifest.synthetic || grant.syntheticOnly !== undefined;
-    const isSynthetic = isSampled && (await lake.isSynthetic(entry, root));
+    const isSynthetic = isSampled && (await lake.isSynthetic(entry));
     const problem = isSynthetic ? undefined : realRowsProblem(grant, entry.dataset as DatasetKey);
     if (problem) throw problem;
     const type = named === entry ? ROWS_TYPE : MANIFEST_TYPE;
     requireAccept(request, type);
-    await using file = await lake.open(named, root);
+    await using file = await lake.open(named);
     const dataset = DATASETS.get(entry.dataset)!;
     const { change } = root.manifest;
     if (await inspector.run(exchange, (session) => isTakenBack(session, dataset, entry.date, change))) {
@@ -277,10 +277,10 @@ class LakeFolder {
   }
 
   /**
-   * Opens a file whose bytes are those of the manifest. A file that was not replaced since the root manifest was is not read for
-   * that: its time of change says so. @throws Problem LAKE_FILE_ALTERED
+   * Opens a file whose bytes are those of the manifest. A file that is older than the root manifest is compared too: the writer
+   * replaces that manifest whenever any day is proved, so its time says nothing of this file. @throws Problem LAKE_FILE_ALTERED
    */
-  async open({ path, bytes, sha256 }: NamedBytes, root: Root): Promise<OpenLakeFile> {
+  async open({ path, bytes, sha256 }: NamedBytes): Promise<OpenLakeFile> {
     const folder = join(this.#folder, dirname(path));
     // No folder on the way is a link.
     const isBelow =
@@ -293,21 +293,17 @@ class LakeFolder {
       }),
     );
     const stat = await handle.stat({ bigint: true });
-    if (stat.size !== BigInt(bytes)) throw altered(path);
-    if (stat.ctimeNs >= root.stat.ctimeNs) {
-      const digest = await this.#proved.digestOf(handle);
-      if (digest !== sha256) throw altered(path);
-    }
+    if (stat.size !== BigInt(bytes) || (await this.#proved.digestOf(handle)) !== sha256) throw altered(path);
     cleanup.move();
     return openFile(handle, sha256, stat);
   }
 
   /** What the manifest of a file says of its rows. @throws Problem LAKE_FILE_ALTERED */
-  async isSynthetic(entry: LakeFile, root: Root): Promise<boolean> {
+  async isSynthetic(entry: LakeFile): Promise<boolean> {
     const { path, bytes, sha256 } = entry.manifest;
     const known = this.#synthetic.get(sha256);
     if (known !== undefined) return known;
-    await using file = await this.open(entry.manifest, root);
+    await using file = await this.open(entry.manifest);
     const content = Buffer.alloc(bytes);
     await file.handle.read(content, 0, bytes, 0);
     let isSynthetic: boolean;

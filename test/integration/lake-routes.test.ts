@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { statSync } from 'node:fs';
-import { readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { open, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { mirror } from '../../client/mirror/index.ts';
@@ -62,6 +62,14 @@ beforeEach(async () => {
 });
 
 const write = (options: LakeOptions = {}) => writeLake(lake, contents, { change: ++change, ...options });
+/** Writes the root manifest alone, later than a file was changed. */
+async function writeNewerRoot(file: string): Promise<void> {
+  const changedAt = (path: string) => statSync(path, { bigint: true }).ctimeNs;
+  const root = join(lake, '_manifest.json');
+  // Times have the precision of a tick.
+  do await writeFile(root, rootManifest(contents, { change }));
+  while (changedAt(root) <= changedAt(file));
+}
 const HOSTED = { rights_state: 'Hosted Allowed', rights_provisional: false, legal_signoff_artifact: 'signed.md' };
 
 /** What the matrix says of exchange A; exchange B is served. */
@@ -125,6 +133,18 @@ describe('files', () => {
     const answer = await get(ROWS);
     expect([...outcome(answer), answer.headers['retry-after']]).toEqual([503, 'LAKE_FILE_ALTERED', '1']);
     // The same bytes again, only later, are the file.
+    await writeFile(join(lake, ROWS), contents.get(DAY)!);
+    expect((await get(ROWS)).status).toBe(200);
+  });
+
+  test('a file that was altered in place was served as good once the root manifest was written again', async () => {
+    expect((await get(ROWS)).status).toBe(200);
+    const file = await open(join(lake, ROWS), 'r+');
+    await file.write('altered', 1000);
+    await file.close();
+    expect(outcome(await get(ROWS))).toEqual([503, 'LAKE_FILE_ALTERED']);
+    await writeNewerRoot(join(lake, ROWS));
+    expect(outcome(await get(ROWS))).toEqual([503, 'LAKE_FILE_ALTERED']);
     await writeFile(join(lake, ROWS), contents.get(DAY)!);
     expect((await get(ROWS)).status).toBe(200);
   });
@@ -348,11 +368,7 @@ describe('who may read', () => {
     await write();
     const forged = (await readFile(manifest, 'utf8')).replace('"synthetic": false', '"synthetic": true ');
     await writeFile(manifest, forged);
-    const changedAt = (path: string) => statSync(path, { bigint: true }).ctimeNs;
-    const root = join(lake, '_manifest.json');
-    // Times have the precision of a tick.
-    do await writeFile(root, rootManifest(contents, { change }));
-    while (changedAt(root) <= changedAt(manifest));
+    await writeNewerRoot(manifest);
     expect((await ask(ROWS)).status).toBe(503);
   });
 });
