@@ -13,10 +13,10 @@ export const key = {
 export class Fault extends Error {
   /**
    * @param {string} message
-   * @param {{ status?: number, code?: string, errors?: { pointer: string, message: string }[], requestId?: string }} [facts]
+   * @param {{ status?: number, code?: string, errors?: { pointer: string, message: string }[], requestId?: string, cause?: unknown }} [facts]
    */
   constructor(message, facts = {}) {
-    super(message);
+    super(message, { cause: facts.cause });
     this.status = facts.status ?? 0;
     this.code = facts.code ?? 'UNREACHABLE';
     this.errors = facts.errors ?? [];

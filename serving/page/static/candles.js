@@ -160,14 +160,13 @@ export class Candles {
     const said = byId('candles-said');
     const startedAt = performance.now();
     const dataset = this.#dataset;
+    const proved = this.#proved;
     try {
-      const proved = this.#proved;
       const rows = holdsProved(view, proved) ? await rowsOf(requestFor(dataset, view), loading.signal) : [];
       if (loading.signal.aborted) return;
       const points = drawnIn(rows, view, proved);
       const name = `${counted(points.count, 'candle')} of ${SIZE_NAMES[view.size]}`;
-      this.#draw(points, `${name} of ${dataset.key}`);
-      this.#drawn = view;
+      this.#draw(view, points, `${name} of ${dataset.key}`);
       const times = [view.fromMs, view.toMs].map((ms) => moment(new Date(ms).toISOString())).join(' to ');
       const missing = unprovedMs(view, proved);
       const unproved = missing > 0 ? `, ${duration(missing / 1000)} not proved` : '';
@@ -177,10 +176,13 @@ export class Candles {
       if (loading.signal.aborted) return;
       said.textContent = '';
       fill(byId('candles-fault'), problem(error));
+      // The candles of the span before would be taken for those of this one.
+      this.#draw(view, drawnIn([], view, proved), `No candles of ${dataset.key}`);
     }
   }
 
-  #draw(points, label) {
+  #draw(view, points, label) {
+    this.#drawn = view;
     const box = byId('candles-chart');
     if (!this.#plot) this.#create(box, label);
     box.setAttribute('aria-label', label);

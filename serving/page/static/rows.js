@@ -32,18 +32,11 @@ export async function readRows({ path, body }, signal) {
   }
   /** @type {any[]} */
   const rows = [];
-  let rest = '';
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const lines = (rest + value).split('\n');
-    rest = lines.pop();
-    for (const line of lines) if (line !== '') rows.push(JSON.parse(line));
-    if (rows.length >= MOST_ROWS) {
-      stop.abort();
-      break;
-    }
+  try {
+    await readInto(rows, response.body, stop);
+  } catch (cause) {
+    if (signal.aborted) throw cause;
+    throw new Fault('The answer broke off.', { cause });
   }
   return {
     rows: rows.slice(0, MOST_ROWS),
@@ -51,6 +44,26 @@ export async function readRows({ path, body }, signal) {
     warnings: parsed(response.headers.get('X-Svc-Warnings')) ?? [],
     synthetic: response.headers.get('X-Svc-Synthetic') === 'true',
   };
+}
+
+/**
+ * @param {any[]} rows
+ * @param {ReadableStream} body
+ * @param {AbortController} stop
+ */
+async function readInto(rows, body, stop) {
+  let rest = '';
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    const lines = (rest + value).split('\n');
+    rest = lines.pop();
+    for (const line of lines) if (line !== '') rows.push(JSON.parse(line));
+    if (rows.length >= MOST_ROWS) return stop.abort();
+  }
+  // What follows the last end of a line is half a row, which does not parse.
+  if (rest !== '') rows.push(JSON.parse(rest));
 }
 
 /** @param {string | null} text */
