@@ -58,6 +58,18 @@ test.each<[string, typeof answer]>([
   expect((fault as Error).cause).toBeInstanceOf(Error);
 });
 
+test.each([
+  [10_000, false],
+  [10_001, true],
+])(
+  'an answer of %i rows has more: %s; one of exactly as many as the page shows was said to have more',
+  async (count, isCut) => {
+    answer = (response) => response.end('{"a":1}\n'.repeat(count));
+    const read = await readRows({ path: '/', body: {} }, new AbortController().signal);
+    expect([read.rows.length, read.isCut]).toEqual([10_000, isCut]);
+  },
+);
+
 test('an answer that the page gave up is no fault', async () => {
   const giving = new AbortController();
   answer = (response) => response.write('{"a":1}\n', () => giving.abort());

@@ -40,7 +40,7 @@ export async function readRows({ path, body }, signal) {
   }
   return {
     rows: rows.slice(0, MOST_ROWS),
-    isCut: rows.length >= MOST_ROWS,
+    isCut: rows.length > MOST_ROWS,
     warnings: parsed(response.headers.get('X-Svc-Warnings')) ?? [],
     synthetic: response.headers.get('X-Svc-Synthetic') === 'true',
   };
@@ -60,7 +60,7 @@ async function readInto(rows, body, stop) {
     const lines = (rest + value).split('\n');
     rest = lines.pop();
     for (const line of lines) if (line !== '') rows.push(JSON.parse(line));
-    if (rows.length >= MOST_ROWS) return stop.abort();
+    if (rows.length > MOST_ROWS) return stop.abort();
   }
   // What follows the last end of a line is half a row, which does not parse.
   if (rest !== '') rows.push(JSON.parse(rest));
