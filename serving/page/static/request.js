@@ -186,8 +186,12 @@ console.log(rows.length, warnings);`;
 /** @param {object} value */
 function literal(value) {
   const text = JSON.stringify(value, null, 2);
-  // JavaScript as people write it: names without quotes, and texts in single quotes where they hold none.
-  return text === '{}' ? '' : text.replaceAll(/^( *)"(\w+)":/gm, '$1$2:').replaceAll(/"([^"'\\]*)"/g, "'$1'");
+  if (text === '{}') return '';
+  // JavaScript as people write it: names without quotes, and texts in single quotes where they hold none and escape nothing. Each
+  // text is matched as a whole, so that a quote which ends one is not taken for the beginning of another.
+  return text
+    .replaceAll(/^( *)"(\w+)":/gm, '$1$2:')
+    .replaceAll(/"((?:[^"\\]|\\.)*)"/g, (whole, inner) => (/['\\]/.test(inner) ? whole : `'${inner}'`));
 }
 
 /** @param {object} value */

@@ -1,0 +1,34 @@
+/** The explorer's request as commands, which whoever copies them runs. */
+import { runInNewContext } from 'node:vm';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { clientOf, frameClientOf } from '../../serving/page/static/request.js';
+import { runs, SEED } from '../support/seed.ts';
+
+const DATASET = { key: 'etf_daily_metrics', klines_path: null };
+const bodyOf = (values: readonly string[]) => ({
+  filters: values.map((value) => ({ field: 'dimensions', op: 'eq', value })),
+  strict: true,
+});
+/** What the call in the client's code is given, in JSON. */
+const givenIn = (code: string): string =>
+  runInNewContext(`JSON.stringify((${/await data\.\w+\((.*)\);\nconsole/s.exec(code)![1]}))`);
+
+test('TypeScript of filters whose values have apostrophes or quotes did not parse', () => {
+  const piece = fc.constantFrom("'", '"', '\\', '\n', ':', ',', ' ', '  "a": ', '\u2028', '😀', 'x', '$1', '{', '}');
+  const value = fc.array(piece, { maxLength: 6 }).map((pieces) => pieces.join(''));
+  fc.assert(
+    fc.property(fc.array(value, { minLength: 1, maxLength: 4 }), (values) => {
+      const body = bodyOf(values);
+      expect(givenIn(clientOf({ path: '/', body }, DATASET, 'http://h'))).toBe(JSON.stringify(body));
+      expect(givenIn(frameClientOf({ path: '/', body }, 'http://h'))).toBe(JSON.stringify(body));
+    }),
+    { seed: SEED, numRuns: runs(500), examples: [[["it's", 'x']], [['a"b']]] },
+  );
+});
+
+test('TypeScript has texts in single quotes where they hold none', () => {
+  const code = clientOf({ path: '/', body: bodyOf(['plain', "it's"]) }, DATASET, 'http://h');
+  expect(code).toContain(`      value: 'plain'\n`);
+  expect(code).toContain(`      value: "it's"\n`);
+});
