@@ -6,8 +6,11 @@ import { problem } from './problem.js';
 
 /** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
 const SHOWN = 20;
+/** Ends the request whose answer would come after another day, or none, was chosen. */
+let looking = new AbortController();
 
 export function showNoProof() {
+  looking.abort();
   fill(
     byId('proof'),
     h(
@@ -30,13 +33,17 @@ export function showNoProof() {
  * @param {string | undefined} source
  */
 export async function showProof({ dataset }, window, { day, state }, source) {
+  looking.abort();
+  looking = new AbortController();
+  const { signal } = looking;
   const box = byId('proof');
   fill(box, h('h3', {}, day), h('p', { class: 'faint' }, 'Looking…'));
   // On a narrow screen the proof is below the calendar.
   if (box.getBoundingClientRect().top > innerHeight * 0.8) box.scrollIntoView({ block: 'center' });
   const query = new URLSearchParams({ from: iso(window.from), to: iso(window.to), limit: '200' });
   try {
-    const { partitions: all, next_cursor: more } = await ask(`/v1/coverage/${dataset}?${query}`);
+    const { partitions: all, next_cursor: more } = await ask(`/v1/coverage/${dataset}?${query}`, { signal });
+    if (signal.aborted) return;
     const partitions = all.filter((one) => source === undefined || one.source_id === source);
     fill(
       box,
@@ -47,6 +54,7 @@ export async function showProof({ dataset }, window, { day, state }, source) {
         .map((one, index) => partition(dataset, one, partitions.length === 1 || index === 0)),
     );
   } catch (error) {
+    if (signal.aborted) return;
     fill(box, h('h3', {}, day), problem(error));
   }
 }
