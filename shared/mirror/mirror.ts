@@ -320,8 +320,10 @@ class LakeMirror {
     // Before the rows, which are much larger.
     checkSigned(parseFileManifest(bytes!, file), file.manifest.path, signers);
     const hasRows = trustRows || (await folder.holds(file, signal));
-    if (!hasRows) await folder.place(await downloads.file(file), file.path);
+    const rows = hasRows ? undefined : await downloads.file(file);
+    // The manifest first, as a lake has it: the digest of the rows is in it or, until they are replaced, in the root manifest.
     if (partial !== undefined) await folder.place(partial, file.manifest.path);
+    if (rows !== undefined) await folder.place(rows, file.path);
     if (!hasRows || !hasManifest) this.#repaired.add(file.path);
     this.#seen.set(file.path, digestsOf(file));
   }

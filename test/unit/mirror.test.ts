@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { mirror as ofClient } from '../../client/mirror/index.ts';
 import { MirrorFolder } from '../../shared/mirror/folder.ts';
 import { generateSigner } from '../../shared/proof-log/note.ts';
@@ -169,6 +169,36 @@ test('a file that a stopped run replaced is not taken for the one of the old roo
   await write();
   await run();
   isSame();
+});
+
+test('a kill while a day was replaced left rows whose digest no manifest of the copy had', async () => {
+  await run();
+  const json = (path: string) => JSON.parse(readFileSync(join(copy, path), 'utf8'));
+  const { place } = MirrorFolder.prototype;
+  for (let kept = 0, isKilled = true; isKilled; kept++) {
+    contents.set(FIRST, randomBytes(1000)).set(SECOND, randomBytes(1000));
+    await write();
+    isKilled = false;
+    let placed = 0;
+    const placing = vi.spyOn(MirrorFolder.prototype, 'place').mockImplementation(async function (
+      this: MirrorFolder,
+      ...args
+    ) {
+      isKilled = placed === kept;
+      if (isKilled) throw 'killed';
+      placed++;
+      await place.apply(this, args);
+    });
+    await run().catch((error) => expect(error).toBe('killed'));
+    placing.mockRestore();
+    for (const path of [FIRST, SECOND].map(rowsOf)) {
+      const { sha256 } = json('_manifest.json').files.find((file: { path: string }) => file.path === path);
+      const named = [sha256, json(`${dirname(path)}/_manifest.json`).sha256];
+      expect(named, `after ${kept} files`).toContain(sha256Of(readFileSync(join(copy, path))));
+    }
+    await run();
+    isSame();
+  }
 });
 
 describe('folders', () => {
