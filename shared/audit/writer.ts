@@ -17,6 +17,7 @@ import {
   type AuditValue,
   CHAIN_OPENED,
   chainsIn,
+  hashOf,
   lineOf,
   readChainHeads,
   SEGMENTS_PRUNED,
@@ -255,12 +256,41 @@ export async function pruneAudit(
     const { sequence, hash } = end;
     if (!dryRun) {
       const segments = old.length;
-      await writer.append({ event: SEGMENTS_PRUNED, export_id: null, payload: { chain, sequence, hash, segments } });
+      const payloads = [...(await prunedEarlier(old)), { chain, sequence, hash, segments }];
+      await Promise.all(payloads.map((payload) => writer.append({ event: SEGMENTS_PRUNED, export_id: null, payload })));
       for (const { path } of old) await rm(path);
     }
     pruned.push({ chain, segments: old.length, sequence });
   }
   return pruned;
+}
+
+/**
+ * What segments record of earlier deletions, the latest of each chain: they alone explain what those deleted, and are recorded
+ * again before the segments go. An altered record is not: it proves nothing.
+ */
+async function prunedEarlier(segments: readonly { readonly path: string }[]): Promise<AuditPayload[]> {
+  const latest = new Map<AuditValue, AuditPayload>();
+  for (const { path } of segments) {
+    await using file = await openRegular(path);
+    for (const line of (await file.readFile('utf8')).split('\n')) {
+      const record = line.includes(SEGMENTS_PRUNED) ? unalteredRecord(line) : undefined;
+      if (record?.event !== SEGMENTS_PRUNED) continue;
+      const { chain, sequence } = record.payload;
+      // What is recorded again comes after the chain's own later deletion.
+      if (Number(sequence) > Number(latest.get(chain)?.sequence ?? 0)) latest.set(chain, record.payload);
+    }
+  }
+  return [...latest.values()];
+}
+
+function unalteredRecord(line: string): AuditRecord | undefined {
+  try {
+    const record = JSON.parse(line) as AuditRecord;
+    return hashOf(record) === record.hash ? record : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Undefined for an altered segment: `verify` reports it, and nothing is deleted. */

@@ -458,6 +458,40 @@ describe('prune', () => {
     expect(await pruneAudit(directory, 365, { now: () => at + 800 * DAY_MS })).toEqual([]);
     expect(await files(directory)).toEqual(old);
   });
+
+  test('a later prune deletes the record of an earlier one, and what that one deleted is still explained', async () => {
+    const { directory, heads, old } = await aged();
+    const prune = async (days: number, touched?: string) => {
+      for (const path of await files(directory)) {
+        const last = (await readFile(path, 'utf8')).trim().split('\n').at(-1)!;
+        const time = path === touched ? at + days * DAY_MS : Date.parse(JSON.parse(last).occurred_at);
+        await utimes(path, time / 1000, time / 1000);
+      }
+      const pruned = await pruneAudit(directory, 365, { now: () => at + days * DAY_MS });
+      expect(await faults(directory, heads), `after ${days} days`).toEqual([]);
+      return pruned.map(({ chain }) => chain);
+    };
+    const [chain] = await prune(600);
+    const left = (await files(directory)).find((path) => old.includes(path));
+    // The chain without its beginning stays; then it goes as a whole, and at last every record of that is deleted too.
+    expect(await prune(1000, left)).not.toContain(chain);
+    expect(await prune(2000)).toContain(chain);
+    await prune(3000);
+    expect(await prune(4000)).not.toContain(chain);
+  });
+
+  test.each([
+    ['no JSON', (line: string) => line.slice(1)],
+    ['another deletion', (line: string) => line.replace('"segments":', '"segments":1')],
+  ])('a record of an earlier prune that is %s now explains nothing, and stops no later prune', async (_, alter) => {
+    const { directory, heads } = await aged();
+    await pruneAudit(directory, 365, { now: () => at + 2000 * DAY_MS });
+    const [path] = await files(directory);
+    const [opened, pruned] = (await readFile(path, 'utf8')).trim().split('\n');
+    await writeFile(path, [opened, alter(pruned), opened, ''].join('\n'));
+    expect(await pruneAudit(directory, 365, { now: () => at + 3000 * DAY_MS })).toHaveLength(1);
+    expect(await faults(directory, heads)).toEqual(['CHAIN_MISSING']);
+  });
 });
 
 test('a pipe in the place of a segment is a finding, and neither verify, prune nor a new writer waits for it', async () => {
