@@ -92,10 +92,11 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
       ? ` having exists (select from "${native.table}" t where t."${native.time.column}" >= d * ${DAY_MS}
            and t."${native.time.column}" < (d + 1) * ${DAY_MS}${bounds})`
       : '';
+  // A replay or a release restores altered rows of the same attempt: only the time of the proof tells.
   const rows = await session.rows(
     `select d::text, count(*)::text, max(revision)::text, encode(sha256(convert_to(string_agg(
-       concat_ws('|', partition_key, attempt, revision, rows, aligned_rows, aligned_hash, from_ms, to_ms), E'\\n'
-       order by from_ms, partition_key collate "C"), 'UTF8')), 'hex')
+       concat_ws('|', partition_key, attempt, revision, rows, aligned_rows, aligned_hash, from_ms, to_ms,
+         extract(epoch from proved_at)), E'\\n' order by from_ms, partition_key collate "C"), 'UTF8')), 'hex')
      from partitions cross join lateral
        generate_series(${span.numberSql('from_ms')}, ${span.numberSql('(to_ms - 1)')}) d
      where dataset_id = ${id} and state = 'proved'${touched} group by d${ofRows} order by d`,

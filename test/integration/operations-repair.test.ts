@@ -1,6 +1,7 @@
 /** Mending: replay that only looks, quarantine and its ways out, verification on a schedule, stores out of step. */
 
 import { createHash } from 'node:crypto';
+import { join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Catalog } from '../../shared/db/catalog.ts';
@@ -10,8 +11,10 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
 import { attemptOf, publish } from '../support/forged-attempts.ts';
+import { openLake, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
-import { type Serving, startServing } from '../support/serving.ts';
+import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
+import { eventually, type Serving, startServing } from '../support/serving.ts';
 
 const DAYS = dayNames('2024-05-01', 4);
 const ROWS = 300;
@@ -114,6 +117,68 @@ describe('verification on a schedule', () => {
     // One that is named and not there was "nothing to do", and so done well.
     const named = await run('verify', DATASET, '--partition', '2001-01-01');
     expect([named.exit, named.json.error.code]).toEqual([1, 'PARTITION_UNKNOWN']);
+  });
+});
+
+describe('a lake that was written while a stored value was wrong', () => {
+  let duck: DuckDb;
+  let folder: string;
+  let lakes = 0;
+  beforeAll(async () => {
+    duck = await openDuckDb();
+  });
+  afterAll(() => duck?.[Symbol.dispose]());
+
+  const input = () => ({ databaseUrl: system.env.databaseUrl, folder });
+  const pathOf = (day: number) => join(folder, `dataset=${DATASET}/mode=native/date=${DAYS[day]}/rows.parquet`);
+  const priceIn = async (day: number) =>
+    Number((await duck.texts(`select price from '${pathOf(day)}' where trade_id = ${day * ROWS + 7}`))[0][0]);
+  /** Writes a lake with a wrong price of the day. @returns the right one */
+  async function writeAltered(day: number): Promise<number> {
+    folder = join(system.env.dir, `lake-${lakes++}`);
+    await alter(day, 1);
+    expect(await writeLake(input())).toMatchObject({ failed: [], skipped: [] });
+    return (await priceIn(day)) - 1;
+  }
+
+  test('had it for ever after verify and replay', async () => {
+    const right = await writeAltered(1);
+    expect((await run('verify', DATASET)).exit).toBe(1);
+    expect((await run('replay', DATASET)).exit).toBe(0);
+    expect(await writeLake(input())).toMatchObject({ written: 0, replaced: 2, removed: 0 });
+    expect(await priceIn(1)).toBeCloseTo(right, 6);
+    // Neither a verification nor a replay that finds nothing makes it write a file again.
+    for (const command of ['verify', 'replay']) expect((await run(command, DATASET)).exit).toBe(0);
+    expect(await writeLake(input())).toMatchObject({ written: 0, replaced: 0, removed: 0 });
+  });
+
+  test('had it for ever after verify and release', async () => {
+    const right = await writeAltered(1);
+    expect((await run('verify', DATASET)).exit).toBe(1);
+    await alter(1, -1);
+    const { json } = await run('release', DATASET, DAYS[1], '--reason', 'the row was put back');
+    expect(json.state).toBe('proved');
+    expect(await writeLake(input())).toMatchObject({ replaced: 2 });
+    expect(await priceIn(1)).toBeCloseTo(right, 6);
+  });
+
+  test('had it for ever after a replay, also when it was followed', async () => {
+    const right = await writeAltered(2);
+    const stop = new AbortController();
+    await using lake = await openLake({ ...input(), signal: stop.signal });
+    const checkedAt = async () =>
+      (await system.rows('select checked_at::text as at from lakes where folder = $1', [folder]))[0].at;
+    const before = await checkedAt();
+    const following = lake.follow(() => {});
+    try {
+      // The first round compares everything, later ones what the leaves name.
+      await eventually(async () => (await checkedAt()) !== before, 'the end of the first round');
+      expect((await run('replay', DATASET)).exit).toBe(0);
+      await eventually(async () => Math.abs((await priceIn(2)) - right) < 1e-6, 'the right price is in the lake');
+    } finally {
+      stop.abort();
+      await following;
+    }
   });
 });
 
