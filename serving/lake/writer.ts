@@ -243,7 +243,8 @@ export class LakeWriter {
       for (const file of left) {
         if (performance.now() > until || stop.signal.aborted) return false;
         this.#deps.signal.throwIfAborted();
-        isCurrent &&= await this.#write(file, AbortSignal.any([this.#deps.signal, stop.signal]));
+        // The other files are written all the same: what does not hold for one of them may hold for all others.
+        if (!(await this.#write(file, AbortSignal.any([this.#deps.signal, stop.signal])))) isCurrent = false;
         this.#deps.onProgress?.({
           files: this.#entries.size,
           planned: planned.length,

@@ -2,7 +2,9 @@
 import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { LakeFile } from '../../serving/lake/format.ts';
 import { reachOf } from '../../serving/lake/plan.ts';
+import type { LakeTarget, StagedFile } from '../../serving/lake/target.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
 import { expectServed, faultsOf, filesIn, openLake, rootOf, writeLake } from '../support/lake.ts';
@@ -191,6 +193,51 @@ describe('what changes in the catalog', () => {
     expect(await filesIn(folder)).toEqual(['_manifest.json']);
     // A matrix that covers synthetic rows only does not cover these.
     expect((await write({ matrix: SAMPLE_MATRIX })).skipped).toHaveLength(DATASETS.size);
+  });
+
+  test('a file that was refused while another one was written is written by the next pass', async () => {
+    await begin();
+    const day = Date.parse('2024-03-02T00:00:00Z');
+    const cover = (sign: string) =>
+      sql(`update coverage set proved = proved ${sign} int8multirange(int8range(${day}, ${day + DAY_MS})),
+        version = version + 1 where ${of(A)}`);
+    const revise = (by: number) =>
+      sql(`update partitions set attempt = attempt + ${by} where ${of(A)} and partition_key = '2024-03-02'`);
+    await revise(1);
+    const [isRead, isRefused] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const staged: string[] = [];
+    /** The first file is put once the second is refused, which is read when its day is not covered. */
+    const through = (folder: LakeTarget): LakeTarget => {
+      const [stage, put] = [folder.stage.bind(folder), folder.put.bind(folder)];
+      return Object.assign(folder, {
+        async stage(file: LakeFile) {
+          if (staged.push(file.mode) === 2) {
+            await isRead.promise;
+            await cover('-');
+          }
+          return await stage(file);
+        },
+        async put(file: LakeFile, files: StagedFile) {
+          if (file.mode === staged[0]) {
+            isRead.resolve();
+            await isRefused.promise;
+            await cover('+');
+          }
+          await put(file, files);
+        },
+      });
+    };
+    const before = await times();
+    const report = await writeLake({
+      databaseUrl: env.databaseUrl,
+      folder,
+      through,
+      onProgress: () => isRefused.resolve(),
+    });
+    expect(report).toMatchObject({ written: 0, replaced: 2, removed: 0, failed: [] });
+    expect(staged).toHaveLength(3);
+    expect(await changedSince(before)).toHaveLength(2);
+    await revise(-1);
   });
 
   test('synthetic rows are written only where they are wanted', async () => {

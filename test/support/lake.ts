@@ -3,8 +3,8 @@ import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type RootManifest, SPANS } from '../../serving/lake/format.ts';
-import { Lake, type LakeReport } from '../../serving/lake/lake.ts';
-import { FolderTarget } from '../../serving/lake/target.ts';
+import { Lake, type LakeOptions, type LakeReport } from '../../serving/lake/lake.ts';
+import { FolderTarget, type LakeTarget } from '../../serving/lake/target.ts';
 import { freshnessRule } from '../../serving/read/execute/warnings.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
@@ -20,10 +20,13 @@ export interface LakeInput {
   readonly synthetic?: boolean;
   readonly matrix?: string;
   readonly signal?: AbortSignal;
+  readonly onProgress?: LakeOptions['onProgress'];
+  /** Makes another target of the folder. */
+  readonly through?: (folder: LakeTarget) => LakeTarget;
 }
 
 export async function openLake(input: LakeInput): Promise<Lake> {
-  const { databaseUrl, folder, synthetic = false, matrix = OWN_MATRIX } = input;
+  const { databaseUrl, folder, synthetic = false, matrix = OWN_MATRIX, through = (same) => same } = input;
   const settings = loadSettings({ cwd: '/nowhere', env: {}, flags: { SVC_STATE_DIR: `${folder}-state` } });
   return await Lake.open({
     settings,
@@ -31,7 +34,8 @@ export async function openLake(input: LakeInput): Promise<Lake> {
     rights: new RightsStore(matrix, { byokRole: undefined, log: testLogger() }),
     freshness: freshnessRule(settings),
     log: testLogger(),
-    target: await FolderTarget.open(folder),
+    target: through(await FolderTarget.open(folder)),
+    onProgress: input.onProgress,
     synthetic,
     signal: input.signal ?? new AbortController().signal,
   });
