@@ -83,7 +83,7 @@ export class LakeWriter {
   /** Datasets without files of theirs, and why. */
   skipped: readonly Skipped[] = [];
   /** Files that could not be written; each is tried again when the catalog changes. */
-  readonly failed = new Map<string, { readonly state: string; readonly why: string }>();
+  readonly failed = new Map<string, LakeFile & { readonly state: string; readonly why: string }>();
   readonly #deps: LakeDeps;
   readonly #entries = new Map<string, LakeEntry>();
   /** Files by path that were put since the root manifest was written, or may have been by a writer that was killed. */
@@ -176,24 +176,26 @@ export class LakeWriter {
     const changed: PlannedFile[] = [];
     const surplus: LakeFile[] = [];
     const ofDataset = Map.groupBy([...this.#entries.values(), ...this.#strays.values()], ({ dataset }) => dataset);
+    const failedOf = Map.groupBy(this.failed.values(), ({ dataset }) => dataset);
     const { connection } = await pool.acquire();
     try {
       const session = new Session(connection);
       await session.begin({ steps: [] });
       for (const dataset of DATASETS.values()) {
         const own = ofDataset.get(dataset.key) ?? [];
+        const failed = failedOf.get(dataset.key) ?? [];
         const why = await this.#refusal(session, dataset);
         if (why !== undefined) {
           if (why !== '') skipped.push({ dataset: dataset.key, why });
-          surplus.push(...own);
+          surplus.push(...own, ...failed);
           continue;
         }
-        const found = await compare(session, dataset, own, scope.get(dataset) ?? []);
+        const found = await compare(session, dataset, own, failed, scope.get(dataset) ?? []);
         surplus.push(...found.surplus);
         for (const file of found.planned) {
           const path = pathOfPlanned(file);
           if (this.failed.get(path)?.state === file.state) continue;
-          (this.#entries.has(path) || this.#strays.has(path) ? changed : missing).push(file);
+          (this.#holds(path) ? changed : missing).push(file);
         }
       }
       await session.commit();
@@ -203,7 +205,9 @@ export class LakeWriter {
       throw error;
     }
     this.skipped = skipped;
-    await this.#removeAll(surplus);
+    // Nothing is tried again that should not be there.
+    for (const file of surplus) this.failed.delete(pathOf(file));
+    await this.#removeAll(surplus.filter((file) => this.#holds(pathOf(file))));
     return [...changed, ...missing];
   }
 
@@ -219,6 +223,10 @@ export class LakeWriter {
       if (error instanceof Problem) return error.message;
       throw error;
     }
+  }
+
+  #holds(path: string): boolean {
+    return this.#entries.has(path) || this.#strays.has(path);
   }
 
   async #removeAll(files: readonly LakeFile[]): Promise<void> {
@@ -342,9 +350,9 @@ export class LakeWriter {
     }
     if (!(error instanceof ReadFault) || error.kind === 'backend' || error.kind === 'timeout') throw error;
     this.#deps.log.error({ err: error, path }, 'a file of the lake cannot be written');
-    this.failed.set(path, { state, why: explain(error) });
+    this.failed.set(path, { ...place, state, why: explain(error) });
     // What it held is of another state, which may have been taken back.
-    if (this.#entries.has(path) || this.#strays.has(path)) await this.#removeAll([place]);
+    if (this.#holds(path)) await this.#removeAll([place]);
     return true;
   }
 
@@ -395,11 +403,12 @@ function isOfFiles(error: unknown): boolean {
   return typeof path === 'string' || DISK_CODES.has(code);
 }
 
-/** Compares what the lake holds of a dataset with what it should hold. */
+/** Compares what the lake holds of a dataset, and what could not be written of it, with what it should hold. */
 async function compare(
   session: Session,
   dataset: DatasetDefinition,
   own: readonly (LakeFile & Partial<LakeEntry>)[],
+  failed: readonly LakeFile[],
   scope: readonly Range[] | 'all',
 ): Promise<{ readonly planned: readonly PlannedFile[]; readonly surplus: readonly LakeFile[] }> {
   const span = SPANS[dataset.partition.kind];
@@ -417,7 +426,7 @@ async function compare(
     for (const [path, file] of wanted) {
       if (isCompared(file.window.from) && held.get(path) !== file.state) planned.set(path, file);
     }
-    for (const file of own) {
+    for (const file of [...own, ...failed]) {
       const path = pathOf(file);
       if (isCompared(startOf(file)) && !wanted.has(path)) surplus.set(path, file);
     }

@@ -176,6 +176,44 @@ describe('what changes in the catalog', () => {
     expect(await pathsOf(A)).toContain(first);
   });
 
+  test.each([
+    [
+      'its partition is quarantined',
+      `update partitions set state = 'quarantined' where ${of(A)} and partition_key = '2024-03-02'`,
+      `update partitions set state = 'proved' where ${of(A)} and partition_key = '2024-03-02'`,
+    ],
+    [
+      'its dataset is refused as a whole',
+      `update coverage set synthetic = true where ${of(A)}`,
+      `update coverage set synthetic = false where ${of(A)}`,
+    ],
+  ])('a file that could not be written holds up the lake no longer when %s', async (_, leave, comeBack) => {
+    await begin();
+    const miscount = (by: number) =>
+      sql(`update partitions set rows = rows + ${by} where ${of(A)} and partition_key = '2024-03-02'`);
+    await miscount(1);
+    await using lake = await openLake({ databaseUrl: env.databaseUrl, folder });
+    try {
+      await sql(
+        `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body)
+         values (0, ${datasetOf(A).number}, '2024-03-02', 1, 'quarantined', 'x')`,
+      );
+      const { failed, change } = await lake.write();
+      expect([failed.every(({ path }) => path.includes('date=2024-03-02')), failed.length, change]).toEqual([
+        true,
+        1,
+        0,
+      ]);
+      await sql(leave);
+      expect(await lake.write()).toMatchObject({ failed: [], change: 1 });
+      expect(await faultsOf(folder)).toEqual([]);
+    } finally {
+      await sql(comeBack);
+      await miscount(-1);
+      await sql('delete from proof_leaves');
+    }
+  });
+
   test('rights that are taken back remove a dataset, and the report says why', async () => {
     await begin();
     const matrix = JSON.parse(await readFile(SAMPLE_MATRIX, 'utf8'));
