@@ -16,7 +16,7 @@ import type { ArtifactDeps } from './artifact/write.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
 import { ExportDirectories } from './files.ts';
 import { QueueConnection } from './queue-connection.ts';
-import { ExportStore, type QueueLimits } from './store.ts';
+import { ExportStore, type QueueLimits, type RunFolders } from './store.ts';
 import { ExportWorker, exportRunner } from './worker.ts';
 
 interface SweeperOptions {
@@ -34,10 +34,13 @@ const MAX_INTERVAL_MS = 30_000;
 const SWEEPS_PER_SEARCH = 20;
 
 /** Repairs periodically: queues jobs whose message was lost, deletes expired artifacts, and clears what killed runs left. */
-class ExportSweeper implements AsyncDisposable {
+export class ExportSweeper implements AsyncDisposable {
   readonly #options: SweeperOptions;
   readonly #timer: NodeJS.Timeout;
-  #sweeps = 0;
+  /** Sweeps until the next search. */
+  #untilSearch = 0;
+  /** Exports whose files could not be deleted: the log says so once. */
+  readonly #undeletable = new Set<string>();
   #sweeping: Promise<void> | undefined;
 
   constructor(options: SweeperOptions) {
@@ -53,13 +56,14 @@ class ExportSweeper implements AsyncDisposable {
     return this.#sweeping;
   }
 
+  /** Each step is taken whatever became of those before it: without the queue, artifacts expire all the same. */
   async #sweep(): Promise<void> {
-    try {
-      await this.#queueAgain();
-      await this.#expire();
-      if (this.#sweeps++ % SWEEPS_PER_SEARCH === 0) await this.#clear();
-    } catch (error) {
-      this.#options.log.debug({ err: error }, 'the sweep of exports failed; the next one tries again');
+    for (const step of [this.#queueAgain, this.#expire, this.#clear]) {
+      try {
+        await step.call(this);
+      } catch (error) {
+        this.#options.log.debug({ err: error }, 'a step of the sweep of exports failed; the next sweep tries again');
+      }
     }
   }
 
@@ -74,9 +78,9 @@ class ExportSweeper implements AsyncDisposable {
   }
 
   async #expire(): Promise<void> {
-    const { store, directories, audit, log } = this.#options;
+    const { store, audit, log } = this.#options;
     for (const exportId of await store.expired()) {
-      await directories.removeUnneeded(exportId, { state: 'succeeded', fence: 0, artifactFence: null });
+      if (!(await this.#remove(exportId, { state: 'succeeded', fence: 0, artifactFence: null }))) continue;
       await store.noteRemoved(exportId);
       await audit.note(AUDIT_EVENTS.expired, exportId, { reason: 'expired' });
       log.info({ exportId }, 'the sweeper deleted an expired artifact');
@@ -85,9 +89,32 @@ class ExportSweeper implements AsyncDisposable {
 
   /** Removes the directories of killed runs. It leaves exports alone that the database does not know. */
   async #clear(): Promise<void> {
+    if (this.#untilSearch > 0) {
+      this.#untilSearch--;
+      return;
+    }
     const { store, directories } = this.#options;
     const known = await store.foldersOf(await directories.present());
-    for (const [exportId, folders] of known) await directories.removeUnneeded(exportId, folders);
+    for (const [exportId, folders] of known) await this.#remove(exportId, folders);
+    this.#untilSearch = SWEEPS_PER_SEARCH - 1;
+  }
+
+  /** Removes unneeded directories of an export. @returns whether it could */
+  async #remove(exportId: string, folders: RunFolders): Promise<boolean> {
+    const { directories, log } = this.#options;
+    try {
+      await directories.removeUnneeded(exportId, folders);
+      return true;
+    } catch (error) {
+      if (!this.#undeletable.has(exportId)) {
+        this.#undeletable.add(exportId);
+        log.warn(
+          { err: error, exportId },
+          'the sweeper cannot delete files of an export and tries again; check the permissions of its folder',
+        );
+      }
+      return false;
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

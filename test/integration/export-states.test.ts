@@ -1,8 +1,15 @@
 /** The life of an export: the table of states and events, and the database's rows against a model made of it. */
+import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { ExportAudit } from '../../serving/exports/audit.ts';
+import { ExportDirectories } from '../../serving/exports/files.ts';
+import { QueueConnection } from '../../serving/exports/queue-connection.ts';
 import type { StoredArtifact } from '../../serving/exports/rows.ts';
+import { ExportSweeper } from '../../serving/exports/service.ts';
 import {
   EXPORT_EVENTS,
   EXPORT_STATES,
@@ -12,6 +19,7 @@ import {
 } from '../../serving/exports/states.ts';
 import { type ExportOutcome, ExportStore, type ExportTransition } from '../../serving/exports/store.ts';
 import { dispatch } from '../../serving/exports/submit.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -243,4 +251,81 @@ test('of many submits at once exactly as many are taken as the queue has room fo
     }),
   ).rejects.toThrow('the disk is full');
   expect(await store.find(unrecorded)).toBeUndefined();
+});
+
+describe('the sweeper', () => {
+  const lines: string[] = [];
+  let directories: ExportDirectories;
+  let root: string;
+  let audit: ExportAudit;
+  const log = createLogger('warn', 'test', { write: (line) => void lines.push(line) });
+  beforeAll(() => {
+    root = join(env.dir, 'exports');
+    directories = new ExportDirectories(root);
+    audit = new ExportAudit({ directory: join(env.dir, 'audit'), role: 'worker', log, keepHead: async () => {} });
+  });
+  afterAll(() => audit[Symbol.asyncDispose]());
+  beforeEach(() => {
+    lines.length = 0;
+  });
+
+  const sweeper = () => {
+    const leaseMs = 3_600_000;
+    const queue = new QueueConnection({ url: undefined, name: 'test', leaseMs, replicas: 1, log });
+    return new ExportSweeper({ store, queue, directories, audit, leaseMs, log });
+  };
+  /** An export whose artifact has expired. */
+  async function expired(): Promise<string> {
+    const exportId = await submit();
+    const claimed = await store.claim(exportId, 'w');
+    const fence = claimed.kind === 'done' ? claimed.row.fence : 0;
+    await store.succeed(exportId, fence, { artifact: ARTIFACT, warnings: [], asOfUtc: null, ttlSeconds: 60 });
+    await execute(
+      env.databaseUrl,
+      `update exports set expires_at = clock_timestamp() - interval '1 s' where export_id = '${exportId}'`,
+    );
+    const folder = directories.artifact(exportId, fence);
+    await mkdir(folder, { recursive: true });
+    await writeFile(join(folder, 'rows.csv'), 'a');
+    return exportId;
+  }
+  const isRemoved = async (exportId: string) => {
+    const { rows } = await execute(
+      env.databaseUrl,
+      `select removed_at is not null as removed from exports where export_id = '${exportId}'`,
+    );
+    return [rows[0].removed, !(await directories.present()).includes(exportId)];
+  };
+
+  test('one expired artifact that could not be deleted kept all later ones, and nothing said so', async () => {
+    const [stuck, next] = [await expired(), await expired()];
+    // Nobody can delete this by its path, which is longer than a path may be: not even root, whom no permission stops.
+    const deep = 'import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(25): os.mkdir("d" * 200); os.chdir("d" * 200)';
+    const folder = join(root, stuck);
+    execFileSync('python3', ['-c', deep, directories.artifact(stuck, 1)]);
+    try {
+      await using sweeping = sweeper();
+      for (let sweep = 0; sweep < 3; sweep++) await sweeping.sweep();
+      expect(await isRemoved(next)).toEqual([true, true]);
+      expect(await isRemoved(stuck)).toEqual([false, false]);
+      expect(lines.map((line) => JSON.parse(line))).toMatchObject([{ level: 40, exportId: stuck }]);
+    } finally {
+      execFileSync('rm', ['-rf', folder]);
+    }
+    await using sweeping = sweeper();
+    await sweeping.sweep();
+    expect(await isRemoved(stuck)).toEqual([true, true]);
+  });
+
+  test('deletes what has expired also while an export waits for a queue that cannot be reached', async () => {
+    const [waiting, over] = [await submit(), await expired()];
+    await execute(
+      env.databaseUrl,
+      `update exports set updated_at = updated_at - interval '2 h' where export_id = '${waiting}'`,
+    );
+    expect(await store.idle(3_600_000)).toContain(waiting);
+    await using sweeping = sweeper();
+    await sweeping.sweep();
+    expect(await isRemoved(over)).toEqual([true, true]);
+  });
 });
