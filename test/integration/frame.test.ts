@@ -81,15 +81,17 @@ const metricColumn = (key: string): fc.Arbitrary<ColumnBody> => {
         .map(({ cells }) => `${cells.source_id}|${cells.metric_name}`),
     ),
   ];
-  return fc.tuple(pickOf(series), maxAge).map(([one, max_age]) => {
+  return fc.tuple(pickOf(series), maxAge, fc.boolean()).map(([one, max_age, byName]) => {
     const [source, name] = one.split('|');
+    // The name of a metric is that of one series, unless it is of a fund.
+    const isUnique = series.filter((other) => other.endsWith(`|${name}`)).length === 1;
     return {
       name: '',
       dataset: key,
       field: 'metric_value_float',
       filter: [
-        { field: 'source_id', op: 'eq', value: source },
-        { field: 'metric_name', op: 'eq', value: name },
+        ...(byName && isUnique ? [] : [{ field: 'source_id', op: 'eq' as const, value: source }]),
+        { field: 'metric_name', op: 'eq' as const, value: name },
       ],
       ...(max_age !== undefined && { max_age }),
     };
@@ -199,6 +201,37 @@ describe('any columns, grid, window and time of knowledge', () => {
     expect(values).toBeGreaterThan(100);
   });
 });
+
+test.each([undefined, 'row', '1970-09-30T12:00:00Z'])(
+  'a column by metric_name alone had the proved time of another series, as of %s',
+  async (as_of) => {
+    const of = (...filter: object[]) => ({
+      columns: [{ name: 'x', dataset: 'macro_series_metrics', field: 'metric_value_float', filter }],
+      grid: '1d',
+      time_range: ['1969-06-01T00:00:00Z', '1971-06-01T00:00:00Z'],
+      as_of,
+    });
+    const facts: Json[] = [];
+    for (const [source, name] of [
+      ['macro_dgs10', 'treasury_yield_10y'],
+      ['macro_fedfunds', 'effective_federal_funds_rate'],
+      ['macro_unrate', 'unemployment_rate'],
+    ]) {
+      const byName = { field: 'metric_name', op: 'eq', value: name };
+      const [named, both] = [of(byName), of({ field: 'source_id', op: 'eq', value: source }, byName)];
+      const { json } = await ask(named);
+      expect(json).toEqual((await ask(both)).json);
+      expect(json.rows.some(({ x }: Json) => x !== null)).toBe(true);
+      const { runs: proved } = world('macro_series_metrics');
+      const { throughMs } = proved.find(({ sourceId }) => sourceId === source)!;
+      const known = as_of === undefined || as_of === 'row' ? throughMs : Math.min(throughMs, Date.parse(as_of));
+      expect(json.columns[0].proved_through_utc).toBe(iso(known));
+      await check({ ...named, grid: 86_400 } as unknown as FrameBody);
+      facts.push(json.columns[0]);
+    }
+    expect(new Set(facts.map((one) => one.proved_from_utc)).size).toBe(3);
+  },
+);
 
 test.each(EXCHANGES)('fields of one-second rows say the same as those of trades: %s', async (dataset) => {
   const pairs = [

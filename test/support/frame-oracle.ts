@@ -157,14 +157,14 @@ function metricModel(column: ColumnBody, whole: World, asOf: number | 'row' | un
   const isCapture = whole.dataset.partition.kind === 'capture';
   const then = isCapture ? capturedAt : knownAt;
   const world = typeof asOf === 'number' ? then(whole, asOf) : whole;
-  const source = String(column.filter!.find(({ field }) => field === 'source_id')!.value);
+  const isNamed = ({ cells }: WorldRow) => column.filter!.every(({ field, value }) => cells[field] === value);
+  // The filter may name the series without its source.
+  const source = whole.rows.find(isNamed)!.partition.sourceId;
   const runs = world.runs
     .filter(({ sourceId }) => sourceId === source)
     .map((run) => ({ ...run, to: isCapture ? Math.max(run.throughMs, run.span[1]) : run.throughMs }));
   if (runs.length === 0) return undefined;
-  const passes = ({ cells, partition }: WorldRow) =>
-    partition.state === 'proved' && column.filter!.every(({ field, value }) => cells[field] === value);
-  const rows = world.rows.filter(passes);
+  const rows = world.rows.filter((row) => row.partition.state === 'proved' && isNamed(row));
   return {
     from: Math.min(...runs.map(({ fromMs }) => fromMs)),
     to: Math.max(...runs.map(({ toMs }) => toMs), runs[runs.length - 1].to),

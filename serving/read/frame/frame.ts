@@ -4,10 +4,10 @@
  */
 import { DAY_MS, isoOf } from '../../../shared/dates.ts';
 import type { Logger } from '../../../shared/logger.ts';
-import { closestName } from '../../../shared/nearest.ts';
 import type { View } from '../../../shared/registry/definition.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import { writeJson } from '../../../shared/strict-json.ts';
+import type { Filter } from '../../contract/filters.ts';
 import { FRAME_DATETIME, FRAME_KNOWN_AT, type FrameColumn, type FrameRequest } from '../../contract/frame.ts';
 import { Problem, type Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
@@ -18,8 +18,9 @@ import { RecountRequests } from '../execute/recount-requests.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
-import { type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
+import { admittedBy, type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
+import { checkSeries, filtersOfSeries } from './column-series.ts';
 import { stateColumns } from './state-columns.ts';
 import { tradeColumns, tradeRequest } from './trade-columns.ts';
 import {
@@ -356,6 +357,8 @@ interface GroupSnapshot {
   readonly snapshot: Snapshot;
   /** Coverage of the sources that the filters admit. */
   readonly coverage: Coverage;
+  /** Those of the request; of a dataset with many series one of them names the source. */
+  readonly filters: readonly Filter[];
 }
 
 /** @throws Problem QUERY_CONTRACT_ERROR where the filters name no series or several; ContractViolation */
@@ -365,55 +368,22 @@ function snapshotOf(group: Group, request: FrameRequest): GroupSnapshot {
   if (column.mode === 'aligned_1s' && snapshot.violation !== undefined) {
     throw new ContractViolation(column.dataset, snapshot.violation);
   }
-  const { coverage, series } = contextOf(requestOf(group, request, { kind: 'history' }), snapshot);
-  if (column.dataset.aligned.seriesKey.length > 0)
-    checkSeries(
-      column,
-      at,
-      snapshot,
-      series.map(({ key }) => key),
-    );
-  return { snapshot, coverage };
-}
-
-const MAX_NAMED_SERIES = 5;
-
-/** A column of a dataset with many series must have one of them. */
-function checkSeries(
-  column: FrameColumn,
-  at: number,
-  snapshot: Snapshot,
-  admitted: readonly (readonly string[])[],
-): void {
-  if (admitted.length === 1 || snapshot.series.length === 0) return;
-  const { seriesKey } = column.dataset.aligned;
-  const described = (key: readonly string[]) => seriesKey.map((name, index) => `${name} ${key[index]}`).join(', ');
-  const fault = (message: string) =>
-    new Problem('QUERY_CONTRACT_ERROR', `The request has 1 fault: /columns/${at}/filter ${message}.`, {
-      errors: [{ pointer: `/columns/${at}/filter`, message }],
-    });
-  if (admitted.length > 1) {
-    const some = admitted.slice(0, MAX_NAMED_SERIES).map(described).join('; ');
-    throw fault(`must name one series of ${column.dataset.key}, and admits ${admitted.length}: ${some}`);
-  }
-  const hints = column.filters.flatMap(({ field, equals }) => {
-    const index = seriesKey.indexOf(field.name);
-    const known = [...new Set(snapshot.series.map(({ key }) => key[index]))];
-    return (equals ?? []).flatMap((value) => {
-      if (index < 0 || known.includes(value)) return [];
-      const meant = closestName(value, known);
-      return [
-        meant === undefined ? `no ${field.name} is ${value}` : `no ${field.name} is ${value} (did you mean ${meant}?)`,
-      ];
-    });
-  });
-  const why = hints.length > 0 ? `: ${hints.join('; ')}` : '';
-  throw fault(`names no proved series of ${column.dataset.key}${why}`);
+  const history = requestOf(group, request, { kind: 'history' });
+  const { coverage, series } = contextOf(history, snapshot);
+  if (column.dataset.aligned.seriesKey.length === 0) return { snapshot, coverage, filters: history.filters };
+  checkSeries(
+    column,
+    at,
+    snapshot,
+    series.map(({ key }) => key),
+  );
+  const filters = filtersOfSeries(column, series);
+  return { snapshot, coverage: admittedBy(snapshot.coverage, filters), filters };
 }
 
 function contextIn(
   group: Group,
-  { snapshot }: GroupSnapshot,
+  { snapshot, filters }: GroupSnapshot,
   {
     request,
     session,
@@ -427,7 +397,7 @@ function contextIn(
     fromMs: given.fromMs ?? extent?.from,
     toMs: given.toMs ?? extent?.to,
   };
-  return { ...contextOf(requestOf(group, request, range), snapshot), session };
+  return { ...contextOf({ ...requestOf(group, request, range), filters }, snapshot), session };
 }
 
 /** The end of what is proved, of the source that is furthest ahead. */
