@@ -316,7 +316,9 @@ export class FrameReader {
     const { asOf, gridMs, fill } = request;
     const { columns } = group;
     if (context.request.dataset.trades) {
-      return tradeColumns(context, { columns, gridMs, fill }, typeof asOf === 'number' ? asOf : undefined);
+      // A trade at the very time is known. As of each row, only the last bucket can end within a second.
+      const knownTo = typeof asOf === 'number' ? asOf + 1 : asOf === 'row' ? lastEnd : undefined;
+      return tradeColumns(context, { columns, gridMs, fill }, knownTo);
     }
     const ends = { first: Math.min(from + gridMs, lastEnd), last: lastEnd };
     return stateColumns(context, { columns, asOf, ends, confirmations: this.#options.confirmations });

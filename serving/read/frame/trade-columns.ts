@@ -26,6 +26,7 @@ import {
   valueSql,
 } from './values.ts';
 
+const SECOND_MS = 1000;
 /** Digits after the point of a quotient before it becomes a double: more than tell any two doubles of prices apart. */
 const QUOTIENT_DECIMALS = 40;
 
@@ -180,14 +181,16 @@ export function tradeRequest(
   return { dataset, mode, fields: fieldsOf(columns, time), filters, window, strict: false, klineMs: gridMs };
 }
 
-/** @param asOfMs trades after it were not known */
+/** @param knownTo trades from this time on were not known */
 export async function tradeColumns(
   whole: LiveContext,
   { columns, gridMs, fill }: TradeNeeds,
-  asOfMs: number | undefined,
+  knownTo: number | undefined,
 ): Promise<ColumnGroup> {
   const known =
-    asOfMs === undefined ? whole.searched : within(whole.searched, { from: Number.NEGATIVE_INFINITY, to: asOfMs + 1 });
+    knownTo === undefined
+      ? whole.searched
+      : within(whole.searched, { from: Number.NEGATIVE_INFINITY, to: endOfKnown(whole, knownTo) });
   const cut = { ...whole, searched: known };
   const context = whole.request.filters.length > 0 ? { ...cut, searched: (await ruleOut(cut))?.parts ?? known } : cut;
   const all = columns.map(({ column }) => column);
@@ -201,6 +204,10 @@ export async function tradeColumns(
   const partitions = await wholeFileDays(context, context.searched);
   return new TradeColumns(context, { klines, grid, partitions, columns, fill });
 }
+
+/** A one-second row holds trades up to the end of its second, so it is known when that has ended. */
+const endOfKnown = ({ request: { mode } }: LiveContext, knownTo: number): number =>
+  mode === 'native' ? knownTo : floorTo(SECOND_MS, knownTo);
 
 class TradeColumns implements ColumnGroup {
   readonly maxWindowMs: number | undefined;

@@ -1,0 +1,111 @@
+/** Frames as of a time, and as of each row: what was known then, to the millisecond. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
+import type { Json } from '../support/command.ts';
+import { type Serving, startServing } from '../support/serving.ts';
+import type { TestEnv } from '../support/stack.ts';
+import { SECOND } from '../support/worlds.ts';
+import { createWorldsEnv, TRADE_DAYS } from '../support/worlds-env.ts';
+
+let env: TestEnv;
+let serving: Serving;
+beforeAll(async () => {
+  env = await createWorldsEnv();
+  serving = await startServing({ databaseUrl: env.databaseUrl });
+});
+afterAll(async () => {
+  await serving[Symbol.asyncDispose]();
+  await env[Symbol.asyncDispose]();
+});
+
+const iso = (ms: number) => new Date(ms).toISOString();
+
+async function rowsOf(body: object): Promise<Json[]> {
+  const { status, json, text } = await serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
+  expect(status, text.slice(0, 500)).toBe(200);
+  return json.rows;
+}
+
+describe.each(['exchange_a_spot_trades', 'exchange_b_spot_trades', 'exchange_c_spot_trades'])(
+  'one-second fields of %s held trades of a second that had not ended',
+  (dataset) => {
+    const [{ day, trades }] = TRADE_DAYS;
+    const { fromMs } = windowOf(datasetOf(dataset), day);
+    const all = trades.map((trade) => ({ ...trade, ms: trade.timestamp + fromMs - Date.parse(`${day}T00:00:00Z`) }));
+    const secondOf = (ms: number) => Math.floor(ms / SECOND) * SECOND;
+    const isAlone = ({ ms }: { readonly ms: number }) =>
+      all.every((other) => other.ms === ms || Math.abs(other.ms - ms) > 3 * SECOND);
+    const inside = all.filter((trade) => isAlone(trade) && trade.ms % SECOND > 0 && trade.ms % SECOND < 998);
+    const fields = ['open_price', 'high_price', 'low_price', 'close_price', 'quantity_sum', 'quote_volume_sum'];
+    const columns = [
+      { name: 'trade', dataset, field: 'price' },
+      ...fields.map((field) => ({ name: field, dataset, field })),
+      { name: 'trades', dataset, field: 'trade_count', aggregate: 'sum' },
+    ];
+    const held = ({ price, quantity }: (typeof all)[number]) => ({
+      open_price: price,
+      high_price: price,
+      low_price: price,
+      close_price: price,
+      quantity_sum: quantity,
+      quote_volume_sum: expect.closeTo(price * quantity, 3),
+      trades: 1,
+    });
+    const nothing = Object.fromEntries(columns.slice(1).map(({ name }) => [name, null]));
+
+    test('as of a time within it', async () => {
+      expect(inside.length).toBeGreaterThan(5);
+      for (const trade of inside.slice(0, 5)) {
+        const second = secondOf(trade.ms);
+        const time_range = [iso(second - SECOND), iso(second + 2 * SECOND)];
+        for (const asOf of [second, trade.ms - 1, trade.ms, second + 998, second + 999, second + 1000]) {
+          const rows = await rowsOf({ columns, grid: 1, time_range, as_of: iso(asOf) });
+          const seconds = asOf === second + 1000 ? [-1000, 0, 1000] : [-1000, 0];
+          expect(rows.map(({ datetime }) => datetime)).toEqual(seconds.map((shift) => iso(second + shift)));
+          const native = { datetime: iso(second), trade: asOf >= trade.ms ? trade.price : null };
+          expect(rows[1], iso(asOf)).toEqual({ ...native, ...(asOf >= second + 999 ? held(trade) : nothing) });
+        }
+      }
+    });
+
+    test('in longer buckets, and in values that fill empty ones', async () => {
+      const [first, ...later] = inside;
+      const time_range = [iso(Math.floor(first.ms / 60_000) * 60_000), iso(fromMs + 86_400_000)];
+      for (const trade of later) {
+        const known = all.filter(({ ms }) => secondOf(ms) + 999 <= trade.ms);
+        const latest = known.toSorted((a, b) => a.trade_id - b.trade_id).at(-1)!;
+        for (const grid of [60, 3600]) {
+          const rows = await rowsOf({ columns, grid, time_range, as_of: iso(trade.ms), fill: 'previous' });
+          const start = Math.floor(trade.ms / grid / SECOND) * grid * SECOND;
+          const count = known.filter(({ ms }) => ms >= start).length;
+          expect(rows.at(-1)).toMatchObject({
+            datetime: iso(start),
+            trade: trade.price,
+            close_price: latest.price,
+            trades: count === 0 ? null : count,
+          });
+        }
+      }
+    });
+
+    test('as of each row, where the window ends within it', async () => {
+      for (const trade of inside.slice(0, 5)) {
+        const second = secondOf(trade.ms);
+        for (const end of [second + 1, trade.ms + 1, second + 999, second + 1000]) {
+          const time_range = [iso(second - SECOND), iso(end)];
+          const last = {
+            datetime: iso(second),
+            known_at_utc: iso(end),
+            trade: end > trade.ms ? trade.price : null,
+            ...(end === second + 1000 ? held(trade) : nothing),
+          };
+          expect((await rowsOf({ columns, grid: 1, time_range, as_of: 'row' })).at(-1)).toEqual(last);
+          // Known today, the second is that of the window, as in a query.
+          const { known_at_utc, ...today } = { ...last, ...held(trade) };
+          expect((await rowsOf({ columns, grid: 1, time_range })).at(-1)).toEqual(today);
+        }
+      }
+    });
+  },
+);
