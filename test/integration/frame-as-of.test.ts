@@ -3,10 +3,11 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import type { Json } from '../support/command.ts';
+import { type FrameBody, frameOf } from '../support/frame-oracle.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import type { TestEnv } from '../support/stack.ts';
-import { SECOND } from '../support/worlds.ts';
-import { createWorldsEnv, TRADE_DAYS } from '../support/worlds-env.ts';
+import { capturedAt, DAY, SECOND } from '../support/worlds.ts';
+import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
 let env: TestEnv;
 let serving: Serving;
@@ -109,3 +110,77 @@ describe.each(['exchange_a_spot_trades', 'exchange_b_spot_trades', 'exchange_c_s
     });
   },
 );
+
+describe('a state had no value at the time of as_of beside a column that is proved for longer', () => {
+  const HEIGHT = { name: 'height', dataset: 'bitcoin_block_headers', field: 'height' };
+  const CLOSE = { name: 'close', dataset: 'exchange_a_spot_trades', field: 'close_price' };
+  const fund = WORLDS.find(({ dataset }) => dataset.key === 'etf_daily_metrics')!;
+  // The time until which a fund's capture holds, at which nothing later had been captured.
+  const held = fund.rows.flatMap(({ cells, partition: { state, span, sourceId } }) => {
+    const of = () => capturedAt(fund, span[1]).runs.findLast((run) => run.sourceId === sourceId);
+    const isLast = state === 'proved' && cells.value_kind === 'float' && of()?.throughMs === span[1];
+    return isLast ? [{ source: sourceId, metric: String(cells.metric_name), asOf: span[1], ms: span[0] }] : [];
+  });
+  const series = [
+    { source: 'macro_unrate', metric: 'unemployment_rate', asOf: '1970-09-30T12:00:00Z', ms: '1970-08-22' },
+    { source: 'macro_unrate', metric: 'unemployment_rate', asOf: '1970-09-30T12:34:56.789Z', ms: '1970-08-22' },
+    { source: 'macro_dgs10', metric: 'treasury_yield_10y', asOf: '1970-03-01T00:00:00Z', ms: '1970-02-01' },
+  ].map((one) => ({ ...one, asOf: Date.parse(one.asOf), ms: Date.parse(one.ms) }));
+
+  test.each([
+    ['macro_series_metrics', series],
+    ['etf_daily_metrics', held.slice(0, 5)],
+  ])('of %s', async (dataset, cases) => {
+    expect(cases.length).toBeGreaterThan(2);
+    for (const { source, metric, asOf } of cases) {
+      const state = {
+        name: 'x',
+        dataset,
+        field: 'metric_value_float',
+        filter: [
+          { field: 'source_id', op: 'eq' as const, value: source },
+          { field: 'metric_name', op: 'eq' as const, value: metric },
+        ],
+      };
+      for (const grid of [3600, 86_400, 7 * 86_400]) {
+        const of = (...columns: FrameBody['columns']): FrameBody => ({
+          columns,
+          grid,
+          time_range: [iso(asOf - 2 * DAY), iso(asOf + 10 * DAY)],
+          as_of: iso(asOf),
+        });
+        const alone = await rowsOf(of(state));
+        expect(alone.at(-1).x).not.toBe(null);
+        for (const other of [HEIGHT, CLOSE]) {
+          const beside = await rowsOf(of(state, other));
+          expect(beside.at(-1)).toMatchObject({ x: alone.at(-1).x });
+          if (other === HEIGHT) expect(beside).toEqual(frameOf(of(state, other)));
+        }
+      }
+    }
+  });
+
+  test('and none of an age that it had not reached', async () => {
+    const [{ source, metric, asOf, ms }] = series;
+    for (const [maxAge, isOld] of [
+      [(asOf - ms) / SECOND, false],
+      [(asOf - ms) / SECOND - 1, true],
+    ] as const) {
+      const x = {
+        name: 'x',
+        dataset: 'macro_series_metrics',
+        field: 'metric_value_float',
+        filter: [
+          { field: 'source_id', op: 'eq' as const, value: source },
+          { field: 'metric_name', op: 'eq' as const, value: metric },
+        ],
+        max_age: maxAge,
+      };
+      const time_range = [iso(asOf - DAY), iso(asOf + DAY)] as const;
+      const body = { columns: [x, HEIGHT], grid: 3600, time_range, as_of: iso(asOf) };
+      const rows = await rowsOf(body);
+      expect(rows).toEqual(frameOf(body));
+      expect(rows.at(-1).x === null).toBe(isOld);
+    }
+  });
+});

@@ -154,6 +154,7 @@ function bodyOf(
     time_range: [iso(start), iso(start + length)],
     ...(asOf === 1 && { as_of: 'row' }),
     ...(asOf === 2 && { as_of: iso(known) }),
+    ...(asOf === 3 && { as_of: iso(start + (known % length)) }),
     ...(fill && { fill: 'previous' as const }),
   };
 }
@@ -170,7 +171,7 @@ const framesOf = (column: fc.Arbitrary<ColumnBody>, key: string): fc.Arbitrary<F
       fc.integer({ min: 1, max: 400 }),
       time,
       pickOf(GRIDS),
-      fc.integer({ min: 0, max: 2 }),
+      fc.integer({ min: 0, max: 3 }),
       fc.boolean(),
     )
     .chain(([columns, start, buckets, known, grid, asOf, fill]) =>

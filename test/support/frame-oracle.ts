@@ -31,6 +31,10 @@ const iso = (ms: number) => new Date(ms).toISOString();
 /** Confirmations of a chain that is not regtest. */
 const DEPTH = 6;
 
+/** The moment that a bucket's state is of: its end, or as of a time that time, whose instant the last bucket holds. */
+const momentOf = (end: number, asOf: number | 'row' | undefined) =>
+  typeof asOf === 'number' ? Math.min(end, asOf) : end;
+
 /** What a column may say at the end of a bucket, and the time in which it may say something. */
 interface Model {
   readonly from: number;
@@ -178,8 +182,9 @@ function metricModel(column: ColumnBody, whole: World, asOf: number | 'row' | un
         if (!isCapture && winner.cells.value_text === '.') continue;
         const run = runs.find(({ fromMs, to }) => fromMs <= ms && ms < to);
         const late = asOf === 'row' && isCapture ? Math.max(0, knownMs(winner.partition) - ms) : 0;
-        if (end > Math.max(run?.to ?? 0, ms + SECOND) + late) return null;
-        if (column.max_age !== undefined && end - ms > column.max_age * SECOND) return null;
+        const moment = momentOf(end, asOf);
+        if (moment > Math.max(run?.to ?? 0, ms + SECOND) + late) return null;
+        if (column.max_age !== undefined && moment - ms > column.max_age * SECOND) return null;
         return ['int', 'float'].includes(String(winner.cells.value_kind)) ? Number(winner.cells.value_text) : null;
       }
       return null;
@@ -239,8 +244,9 @@ function timedModel(
         ({ fromMs, throughMs }) =>
           (isOfSeconds ? Math.floor(fromMs / SECOND) * SECOND : fromMs) <= found.ms && found.ms < throughMs,
       );
-      if (end > Math.max(run?.throughMs ?? 0, found.ms + SECOND)) return null;
-      if (column.max_age !== undefined && end - found.ms > column.max_age * SECOND) return null;
+      const moment = momentOf(end, asOf);
+      if (moment > Math.max(run?.throughMs ?? 0, found.ms + SECOND)) return null;
+      if (column.max_age !== undefined && moment - found.ms > column.max_age * SECOND) return null;
       return valueOfRow(found.cells);
     },
   };

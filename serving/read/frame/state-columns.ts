@@ -30,17 +30,19 @@ export async function stateColumns(context: LiveContext, needs: StateNeeds): Pro
 }
 
 function setState(
-  { columns }: StateNeeds,
+  { columns, asOf }: StateNeeds,
   state: State | undefined,
   endMs: number,
   bucket: number,
   values: Values,
 ): void {
-  if (!state || state.validToMs < endMs) return;
+  // As of a time the last bucket ends 1 ms after it, so that it holds trades of that instant. No state is proved to hold longer.
+  const atMs = typeof asOf === 'number' ? Math.min(endMs, asOf) : endMs;
+  if (!state || state.validToMs < atMs) return;
   for (let index = 0; index < columns.length; index++) {
     const { column, at } = columns[index];
     const upper = state.values[2 * index];
-    if (Number.isNaN(upper) || endMs - state.ms > (column.maxAgeMs ?? Number.POSITIVE_INFINITY)) continue;
+    if (Number.isNaN(upper) || atMs - state.ms > (column.maxAgeMs ?? Number.POSITIVE_INFINITY)) continue;
     values.set(bucket, at, upper, state.values[2 * index + 1]);
   }
 }
