@@ -200,6 +200,41 @@ describe('a first print and its revision', () => {
     expect(past.json.rows[0].valid_to_utc_exclusive).toBe(iso(Date.parse(as_of)));
   });
 
+  test.each([undefined, '2024-03-20T00:00:00Z'])(
+    'a filter that left only the carried-in row made it valid past the next one, as of %s',
+    async (as_of) => {
+      const [start, end] = ['2024-01-15T00:00:00.000Z', '2024-03-01T00:00:00.000Z'];
+      const of = (filters: object[], window: object = {}) =>
+        ask({
+          mode: 'aligned_1s',
+          as_of,
+          time_range: [start, end],
+          fields: ['aligned_at_utc', 'metric_value_float', 'valid_from_utc', 'valid_to_utc_exclusive'],
+          filters,
+          ...window,
+        });
+      const [observed, next] = [OBSERVED, NEXT].map((day) => iso(Date.parse(day)));
+      const carried = {
+        aligned_at_utc: observed,
+        metric_value_float: 309.685,
+        valid_from_utc: start,
+        valid_to_utc_exclusive: next,
+      };
+      const clause = (field: string, op: string, value: string) => ({ field, op, value });
+      const alone = clause('aligned_at_utc', 'eq', observed);
+      for (const filter of [alone, clause('aligned_at_utc', 'lt', start), clause('aligned_at_utc', 'lt', next)]) {
+        expect((await of([filter])).json.rows, JSON.stringify(filter)).toEqual([carried]);
+        expect((await of([filter, clause('valid_to_utc_exclusive', 'eq', next)])).json.rows).toEqual([carried]);
+        expect((await of([filter, clause('valid_to_utc_exclusive', 'gt', next)])).status).toBe(404);
+      }
+      // The end of the window is nearer than the next row, or the next row lies beyond what is proved.
+      const short = await of([alone], { time_range: [start, '2024-01-20T00:00:00Z'] });
+      expect(short.json.rows).toEqual([{ ...carried, valid_to_utc_exclusive: '2024-01-20T00:00:00.000Z' }]);
+      const last = await of([clause('aligned_at_utc', 'eq', next)], { time_range: ['2024-02-10T00:00:00Z', end] });
+      expect(last.json.rows).toMatchObject([{ aligned_at_utc: next, valid_to_utc_exclusive: end }]);
+    },
+  );
+
   test('only a dataset that keeps its vintages can be asked as of a time; of others it is a fault of the contract', async () => {
     const as_of = '2024-03-01T00:00:00Z';
     const trades = await ask({ sources: ['exchange_a_spot_trades'], as_of });

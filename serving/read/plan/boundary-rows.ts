@@ -64,9 +64,11 @@ export async function* withBoundaryRows(context: LiveContext, slices: Iterable<S
     yield { ...slice, boundary: { carried: rows, next } };
     rows = [];
   }
-  // There was no slice to carry the rows.
+  // There was no slice to carry the rows: the window has none, or filters on time leave none of it.
   const [row] = rows;
-  if (row) yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), boundary: { carried: rows, next: [] } };
+  if (!row) return;
+  const next = relation.validity === 'none' ? [] : await after(context, context.startMs!);
+  yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), boundary: { carried: rows, next } };
 }
 
 const emptyPart = (at: number): Part => ({ from: at, to: at, until: at, provedTo: undefined, isLast: true });
