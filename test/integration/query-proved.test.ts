@@ -154,6 +154,25 @@ describe('coverage is looked at in the snapshot of the read', () => {
     expect((await ask(last)).json.rows).toEqual(before.json.rows);
   });
 
+  test('the newest rows named the checkpoint of the first read for as long as nothing was proved', async () => {
+    const sign = (size: number) =>
+      execute(
+        env.databaseUrl,
+        `insert into proof_head (size, root, checkpoint) values (${size}, sha256(''), 'of ${size} leaves')
+         on conflict (is_only) do update set size = excluded.size, checkpoint = excluded.checkpoint`,
+      );
+    for (const mode of ['native', 'aligned_1s'] as const) {
+      for (const size of [1, 2, 3]) {
+        await sign(size);
+        const { headers } = await ask({ mode, n_rows: 2 });
+        const told = Buffer.from(String(headers['x-svc-checkpoint']), 'base64').toString();
+        expect([mode, told]).toEqual([mode, `of ${size} leaves`]);
+      }
+    }
+    await execute(env.databaseUrl, 'delete from proof_head');
+    expect((await ask({ n_rows: 2 })).headers['x-svc-checkpoint']).toBe(undefined);
+  });
+
   test('a reader sees a revision whole or not at all, whatever it asks', async () => {
     const [from, to] = [at('2024-03-05'), at('2024-03-06')];
     const aligned = `canonical_aligned_1s_aggregates where aligned_at_utc >= '2024-03-05Z' and aligned_at_utc < '2024-03-06Z'`;

@@ -326,7 +326,11 @@ export class Reader {
     const answer = new Answer(call, this.#options, deadline);
     const rows = new OptimisticRows(
       () => probe.signature === seen.signature,
-      () => answer.start(context, plan, connection),
+      // A checkpoint may be newer than the coverage, which is all that the signatures tell.
+      () => {
+        const snapshot = { ...context.snapshot, checkpoint: probe.checkpoint };
+        return answer.start({ ...context, snapshot }, plan, connection);
+      },
     );
     try {
       await new Session(connection).all(probe, plan.statements[0], context.relation.oids, rows);

@@ -203,16 +203,20 @@ export class CoverageProbe {
     return JSON.stringify([coverage, this.#spans.rows, this.#contract.rows]);
   }
 
+  /** The last signed checkpoint of the proof log in this snapshot. */
+  get checkpoint(): string | undefined {
+    return this.#coverage.rows[0]?.[COVERAGE_CELLS] ?? undefined;
+  }
+
   snapshot(): Snapshot {
-    const row = this.#coverage.rows[0] ?? ['{}', 'false', null];
-    const [proved, synthetic, seriesId] = row;
+    const [proved, synthetic, seriesId] = this.#coverage.rows[0] ?? ['{}', 'false', null];
     return {
       coverage: this.#parse(proved!, synthetic === 'true'),
       series: this.#series.rows.map(([id, key]) => ({
         id: Number(id),
         key: seriesValues(key!, this.#dataset.aligned.seriesKey.length),
       })),
-      checkpoint: row[COVERAGE_CELLS] ?? undefined,
+      checkpoint: this.checkpoint,
       seriesId: seriesId === null ? undefined : Number(seriesId),
       violation: violationOf(this.#contract.rows as ContractRow[]),
       tail: this.#tail.rows.map(([fromMs, rows]) => ({ fromMs: Number(fromMs), rows: Number(rows) })),
