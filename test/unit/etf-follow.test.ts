@@ -79,6 +79,21 @@ test('a document that cannot be parsed is requested once, and when it changes', 
   expect(await look()).toEqual([FIRST]);
 });
 
+test('of documents with the same bytes, which say that several days have no data, each is requested', async () => {
+  const archive = await openDocumentArchive(await temporaryDir());
+  const none = Buffer.from('iShares Bitcoin Trust ETF\nFund Holdings as of,"-"\n\nTicker,Name\n');
+  // The first is not a week past: it may still get its data.
+  const days = [new Date().toISOString().slice(0, 10), '2024-01-15', '2024-02-19', '2024-03-29'];
+  for (const day of days) await archive.put(none, { source_id: idOf('IBIT'), name: 'holdings', asked: { day } });
+  const rows: unknown[] = [];
+  const unpublished = new Unpublished({ archive } as FetchNeeds, { partitions: async () => rows as PartitionRow[] });
+  const look = async () =>
+    (await Array.fromAsync(unpublished.requests([issuer], 0))).map(({ partitions: [{ key }] }) => key.split(':')[1]);
+  expect(await look()).toEqual(days.slice(1));
+  rows.push({ partitionKey: captureKey(idOf('IBIT'), days[1]), synthetic: false });
+  expect(await look()).toEqual(days.slice(2));
+});
+
 test('an archived document that failed at two looks was not requested again before the next start', async () => {
   const archive = await openDocumentArchive(await temporaryDir());
   const rows: unknown[] = [];

@@ -56,12 +56,14 @@ async function* readArchived(
 ): AsyncGenerator<Read> {
   const unreadable = new Set<string>();
   for await (const fetch of needs.archive!.fetches(issuer.sourceId)) {
-    if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(fetch.sha256)) continue;
+    // Documents of several days that say that there is no data may have the same bytes.
+    const document = [fetch.sha256, fetch.asked.day, fetch.asked.filed_day].join(' ');
+    if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(document)) continue;
     try {
       const { bytes, seen } = await loadDocument(issuer, { kind: 'archived', fetch }, needs);
       yield { fetch, capture: readCapture(issuer, bytes, seen) };
     } catch (fault) {
-      unreadable.add(fetch.sha256);
+      unreadable.add(document);
       yield { fetch, fault };
     }
   }
@@ -122,7 +124,7 @@ export class Unpublished {
   readonly #needs: FetchNeeds;
   readonly #catalog: Pick<Catalog, 'partitions'>;
   readonly #seen = new Set<string>();
-  /** By digest, because an unchanged document is archived by every fetch. */
+  /** By digest and capture, because an unchanged document is archived by every fetch, and one without data for several days. */
   readonly #left = new Map<string, { readonly issuer: Issuer; readonly fetch: ArchivedFetch; readonly key: string }>();
 
   constructor(needs: FetchNeeds, catalog: Pick<Catalog, 'partitions'>) {
@@ -144,12 +146,14 @@ export class Unpublished {
         return true;
       };
       for await (const { fetch, capture } of readArchived(issuer, this.#needs, isNew)) {
-        if (!capture || this.#left.has(fetch.sha256)) continue;
-        this.#left.set(fetch.sha256, { issuer, fetch, key: captureKey(issuer.sourceId, capture.asOf) });
+        if (!capture) continue;
+        const key = captureKey(issuer.sourceId, capture.asOf);
+        const document = `${fetch.sha256} ${key}`;
+        if (!this.#left.has(document)) this.#left.set(document, { issuer, fetch, key });
       }
     }
-    for (const [sha256, { issuer, fetch, key }] of this.#left) {
-      if (known.has(key) || fetch.fetched_at_ms < sinceMs) this.#left.delete(sha256);
+    for (const [document, { issuer, fetch, key }] of this.#left) {
+      if (known.has(key) || fetch.fetched_at_ms < sinceMs) this.#left.delete(document);
       else yield requestOf(issuer, fetch, key);
     }
   }
