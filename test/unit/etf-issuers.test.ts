@@ -365,6 +365,22 @@ test('a value of DEFI that the payload has already stored is found by its index'
   }
 });
 
+test('a holding of DEFI other than Bitcoin may lack a text that no fact needs', () => {
+  const fund = fundDocument(DAY, 7);
+  const write = DOCUMENTS.etf_hashdex_defi_daily;
+  const whole = valuesOf(read('etf_hashdex_defi_daily', write(fund)));
+  const payload: unknown[] = JSON.parse(write(fund));
+  const holdings = payload.filter((entry): entry is Record<string, number> =>
+    Object.hasOwn(Object(entry), 'weight_percentage'),
+  );
+  const nothing = payload.push(null) - 1;
+  const other = holdings.find(({ ticker }) => payload[ticker] !== 'BTC')!;
+  for (const key of ['price', 'ticker', 'shares', 'referenceDate']) other[key] = nothing;
+  expect(valuesOf(read('etf_hashdex_defi_daily', JSON.stringify(payload)))).toEqual(whole);
+  holdings.find(({ ticker }) => payload[ticker] === 'BTC')!.price = nothing;
+  expect(refusal('etf_hashdex_defi_daily', JSON.stringify(payload))).toBe('price of Bitcoin is not a text');
+});
+
 test('another fund in the place of the one asked for is refused', () => {
   const other = (sourceId: string, own: string, foreign: string) =>
     refusal(sourceId, DOCUMENTS[sourceId](fundDocument(DAY, 1)).replaceAll(own, foreign));

@@ -20,7 +20,8 @@ const KEYS = [
   'sharesOutstanding',
   'weight_percentage',
 ] as const;
-type Holding = Record<(typeof KEYS)[number], string>;
+/** Undefined: not a text, which is refused where a fact needs it. */
+type Holding = Readonly<Record<(typeof KEYS)[number], string | undefined>>;
 
 export const hashdexDefi: Issuer = {
   sourceId: 'etf_hashdex_defi_daily',
@@ -43,22 +44,30 @@ export const hashdexDefi: Issuer = {
       holdings,
       (one) => one.name === 'Bitcoin' && one.ticker === 'BTC',
     );
-    const [{ referenceDate, totalNetAssets, sharesOutstanding }] = holdings;
-    const [units, usd] = [parseNumber(shares, 'shares of Bitcoin'), parseNumber(price, 'price of Bitcoin')];
+    // Each holding states them of the fund.
+    const { referenceDate, totalNetAssets, sharesOutstanding } =
+      holdings.find((one) => one.referenceDate && one.totalNetAssets && one.sharesOutstanding) ?? holdings[0];
+    const number = (value: string | undefined, field: string) => parseNumber(required(value, field), field);
+    const [units, usd] = [number(shares, 'shares of Bitcoin'), number(price, 'price of Bitcoin')];
     const link = valueAt(payload, list.downloadLink);
     return {
-      as_of_date: parseAsOf(referenceDate, 'referenceDate'),
+      as_of_date: parseAsOf(required(referenceDate, 'referenceDate'), 'referenceDate'),
       btc_units: units,
       btc_price_usd: usd,
       btc_market_value_usd: units && usd ? units.times(usd) : null,
-      btc_weight_pct: parseNumber(weight || weight_percentage, 'weight of Bitcoin'),
-      total_net_assets_usd: parseNumber(totalNetAssets, 'totalNetAssets'),
-      shares_outstanding: parseNumber(sharesOutstanding, 'sharesOutstanding'),
+      btc_weight_pct: number(weight || weight_percentage, 'weight of Bitcoin'),
+      total_net_assets_usd: number(totalNetAssets, 'totalNetAssets'),
+      shares_outstanding: number(sharesOutstanding, 'sharesOutstanding'),
       holdings_row_count: new Big(references.length),
       holdings_download_url: typeof link === 'string' && LINK.test(link) ? link : null,
     };
   },
 };
+
+function required(value: string | undefined, field: string): string {
+  if (value === undefined) throw unreadable(`${field} is not a text`);
+  return value;
+}
 
 const isObject = (entry: Exact | undefined): entry is { readonly [name: string]: Exact } =>
   typeof entry === 'object' && entry !== null && !Array.isArray(entry) && !(entry instanceof Big);
@@ -71,9 +80,9 @@ function holdingOf(payload: readonly Exact[], reference: Exact, row: number): Ho
   if (!isObject(entry)) throw unreadable(`holding ${row} is not in the payload`);
   return Object.fromEntries(
     KEYS.map((key) => {
+      if (!(key in entry)) throw unreadable(`holding ${row} has no ${key}`);
       const value = valueAt(payload, entry[key]);
-      if (typeof value !== 'string') throw unreadable(`holding ${row} has no ${key}`);
-      return [key, value];
+      return [key, typeof value === 'string' ? value : undefined];
     }),
   ) as Holding;
 }
