@@ -112,7 +112,8 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
 }
 
 /**
- * Whether rows of a date were taken back or replaced since a change of the proof log: a lake of that change still has them. A leaf
+ * Whether rows of a date were taken back or replaced since a change of the proof log: a lake of that change still has them. A
+ * partition that is proved once more had wrong rows, which a replay has replaced. A leaf
  * without an index may be newer. A partition that has left the catalog has no times any longer, and a state may be carried into
  * any later date: both concern all dates of their dataset.
  */
@@ -130,7 +131,9 @@ export async function isTakenBack(
   const rows = await session.rows(
     `select 1 from proof_leaves l left join partitions p using (dataset_id, partition_key)
      where l.dataset_id = ${id} and (l.leaf_index >= ${since} or l.leaf_index is null)
-       and l.kind in ('revised', 'retracted', 'quarantined')
+       and (l.kind in ('revised', 'retracted', 'quarantined') or l.kind = 'proved' and exists (
+         select from proof_leaves e where e.dataset_id = l.dataset_id and e.partition_key = l.partition_key
+           and e.entry_id < l.entry_id and e.kind in ('proved', 'revised')))
        and (${carriesFar} or p.from_ms is null or ${ofDate}) limit 1`,
     params,
   );

@@ -317,13 +317,20 @@ describe('who may read', () => {
       }
     });
 
-    test.each(['quarantined', 'retracted', 'revised'])('%s, with an index and before it has one', async (kind) => {
+    test.each([
+      ...['quarantined', 'retracted', 'revised'].map((kind) => [kind, undefined] as const),
+      // A replay found that the rows were wrong, and says so in no other way.
+      ['proved', 'proved'],
+      ['proved', 'revised'],
+    ] as const)('%s after %s, with an index and before it has one', async (kind, before) => {
+      if (before !== undefined) await leaf(before, '2024-01-01', 0);
+      expect(await statuses()).toEqual([SERVED, SERVED, SERVED]);
       await leaf(kind, '2024-01-01', null);
       expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
       expect((await get(ROWS)).headers['retry-after']).toBe('1');
       // The writer has replaced the file, and states the change.
       await using client = await database();
-      await client.query('update proof_leaves set leaf_index = $1', [change]);
+      await client.query('update proof_leaves set leaf_index = $1 where leaf_index is null', [change]);
       expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
       await write();
       expect(await statuses()).toEqual([SERVED, SERVED, SERVED]);
