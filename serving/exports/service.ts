@@ -26,12 +26,15 @@ interface SweeperOptions {
   readonly audit: ExportAudit;
   readonly leaseMs: number;
   readonly log: Logger;
+  /** Expired artifacts that are looked up at a time; default PAGE_SIZE. */
+  readonly pageSize?: number;
 }
 
 /** Longest interval between two sweeps; also how long an artifact may outlive its time. */
 const MAX_INTERVAL_MS = 30_000;
 /** Every so many sweeps the sweeper also searches for unneeded directories. */
 const SWEEPS_PER_SEARCH = 20;
+const PAGE_SIZE = 1000;
 
 /** Repairs periodically: queues jobs whose message was lost, deletes expired artifacts, and clears what killed runs left. */
 export class ExportSweeper implements AsyncDisposable {
@@ -78,12 +81,19 @@ export class ExportSweeper implements AsyncDisposable {
   }
 
   async #expire(): Promise<void> {
-    const { store, audit, log } = this.#options;
-    for (const exportId of await store.expired()) {
-      if (!(await this.#remove(exportId, { state: 'succeeded', fence: 0, artifactFence: null }))) continue;
-      await store.noteRemoved(exportId);
-      await audit.note(AUDIT_EVENTS.expired, exportId, { reason: 'expired' });
-      log.info({ exportId }, 'the sweeper deleted an expired artifact');
+    const { store, audit, log, pageSize = PAGE_SIZE } = this.#options;
+    let above = '0';
+    // All pages: any number of artifacts that cannot be deleted stays at the front.
+    for (;;) {
+      const page = await store.expired(above, pageSize);
+      for (const { exportId, number } of page) {
+        above = number;
+        if (!(await this.#remove(exportId, { state: 'succeeded', fence: 0, artifactFence: null }))) continue;
+        await store.noteRemoved(exportId);
+        await audit.note(AUDIT_EVENTS.expired, exportId, { reason: 'expired' });
+        log.info({ exportId }, 'the sweeper deleted an expired artifact');
+      }
+      if (page.length < pageSize) return;
     }
   }
 

@@ -284,13 +284,15 @@ export class ExportStore implements AsyncDisposable {
     return rows.map(({ export_id }) => export_id);
   }
 
-  /** Expired artifacts that are not deleted yet. */
-  async expired(): Promise<string[]> {
+  /** A page of the expired artifacts that are not deleted yet, oldest first, above a number. */
+  async expired(above: string, limit: number): Promise<{ readonly exportId: string; readonly number: string }[]> {
     const { rows } = await this.#pool.query(
-      `select export_id from exports where state = 'succeeded' and removed_at is null and expires_at <= clock_timestamp()
-       order by number limit 1000`,
+      `select export_id as "exportId", number from exports
+       where state = 'succeeded' and removed_at is null and expires_at <= clock_timestamp() and number > $1
+       order by number limit $2`,
+      [above, limit],
     );
-    return rows.map(({ export_id }) => export_id);
+    return rows;
   }
 
   async noteRemoved(exportId: string): Promise<void> {

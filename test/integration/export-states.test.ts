@@ -272,7 +272,7 @@ describe('the sweeper', () => {
   const sweeper = () => {
     const leaseMs = 3_600_000;
     const queue = new QueueConnection({ url: undefined, name: 'test', leaseMs, replicas: 1, log });
-    return new ExportSweeper({ store, queue, directories, audit, leaseMs, log });
+    return new ExportSweeper({ store, queue, directories, audit, leaseMs, log, pageSize: 1 });
   };
   /** An export whose artifact has expired. */
   async function expired(): Promise<string> {
