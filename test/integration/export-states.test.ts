@@ -300,9 +300,10 @@ describe('the sweeper', () => {
   test('one expired artifact that could not be deleted kept all later ones, and nothing said so', async () => {
     const [stuck, next] = [await expired(), await expired()];
     // Nobody can delete this by its path, which is longer than a path may be: not even root, whom no permission stops.
-    const deep = 'import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(25): os.mkdir("d" * 200); os.chdir("d" * 200)';
+    const deep = `const name = 'd'.repeat(200);
+      for (let depth = 0; depth < 25; depth++) { require('node:fs').mkdirSync(name); process.chdir(name); }`;
     const folder = join(root, stuck);
-    execFileSync('python3', ['-c', deep, directories.artifact(stuck, 1)]);
+    execFileSync(process.execPath, ['-e', deep], { cwd: directories.artifact(stuck, 1) });
     try {
       await using sweeping = sweeper();
       for (let sweep = 0; sweep < 3; sweep++) await sweeping.sweep();
