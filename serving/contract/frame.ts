@@ -75,7 +75,7 @@ const column = z.strictObject(
     name: z
       .string({ error: NAME_RULE })
       .regex(NAME, { error: NAME_RULE })
-      .meta({ description: 'Its name in the rows.' }),
+      .meta({ description: 'Its name in the rows.', not: { enum: [FRAME_DATETIME, FRAME_KNOWN_AT] } }),
     dataset: z.enum(DATASET_KEYS, { error: oneOf(DATASET_KEYS) }),
     field: fieldName.meta({
       description:

@@ -151,6 +151,8 @@ export class RequestMaker {
     const schema = this.#resolved(given);
     if (depth > 8) return null;
     if (schema.const !== undefined) return schema.const;
+    // Most rules are of trades.
+    if (name === 'dataset' && random() < 0.5) return 'exchange_a_spot_trades';
     if (Array.isArray(schema.enum)) return oneOf(random, schema.enum as Json[]);
     const choices = schema.oneOf ?? schema.anyOf;
     if (choices && !schema.properties) return this.#value(name, oneOf(random, choices as Json[]), random, depth + 1);
@@ -176,7 +178,7 @@ export class RequestMaker {
         return null;
       default:
         // The value of a clause, which may be anything.
-        if (first === undefined && random() < 0.6) return oneOf(random, LIMITS);
+        if (first === undefined && random() < 0.8) return oneOf(random, [2 ** 53, 2 ** 60, 1e20, ...LIMITS]);
         return this.#string(name, schema, random);
     }
   }

@@ -187,6 +187,8 @@ class Sender {
     if (json.request_id !== headers['x-request-id']) faults.push('the problem has another request id than the header');
     if ((headers['retry-after'] !== undefined) !== (status === 503 || status === 429))
       faults.push(`Retry-After is ${headers['retry-after']} beside ${status}`);
+    // The stores are there: what fails without a known reason is a fault of the service.
+    if (/_(?:UNKNOWN|RUNTIME)_ERROR$/.test(json.code)) faults.push(json.code);
     if (/_CONTRACT_ERROR$/.test(json.code)) {
       const isNamed =
         json.errors?.length > 0 &&
