@@ -209,12 +209,10 @@ class Sender {
     const { allows, why } = this.#schemas.verdict(template, text);
     const isFault = status === 409 && /_CONTRACT_ERROR$/.test(json.code);
     if (allows !== isFault) return [];
-    // JSON.parse takes what the strict parser refuses: a member twice, or more than its limits.
-    if (
-      isFault &&
-      json.errors?.some(({ message }: Json) => /second time|deeper than|more than|exceeds|at offset/.test(message))
-    )
-      return [];
+    // JSON.parse takes what the strict parser refuses: a member twice, or more than its limits. No schema says that the names of
+    // columns differ.
+    const unsaid = /second time|deeper than|more than|exceeds|at offset|repeats \/columns/;
+    if (isFault && json.errors?.some(({ message }: Json) => unsaid.test(message))) return [];
     // What a frame's column takes as filters and aggregates depends on its field (docs/discovery.md).
     if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/(?:filter|aggregate)\b/.test(pointer)))
       return [];
