@@ -122,6 +122,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { setting: 'SVC_QUERY_NEXT_ROW_TIMEOUT_MS', unit: 'ms' },
     { setting: 'SVC_QUERY_STALL_TIMEOUT_MS', unit: 'ms' },
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
+    of('Checks of /readyz', 'ms', 'serving/monitoring/startup.ts', 'CHECKS_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
     of('Searched part of a legal artifact', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),

@@ -137,7 +137,7 @@ export const METRICS = {
   tidemark_lake_rows: { type: 'gauge', labels: ['folder'], help: 'Their rows' },
   tidemark_lake_behind_changes: { type: 'gauge', labels: ['folder'], help: 'Changes that it lacks' },
   tidemark_log_up: { type: 'gauge', help: '1 when the log answered' },
-  tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that passes' },
+  tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each passing check of /readyz' },
   tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the figures above were collected' },
   tidemark_status_collect_duration_seconds: { type: 'gauge', help: 'Duration of that collection' },
 

@@ -36,9 +36,13 @@ export const FOLLOWING = 'following';
 /** Results are cached for this long, so that probes cause no load. */
 const CACHE_MS = 1000;
 
+/** Time of the checks in the database: a table that they read can be locked for hours. */
+const CHECKS_TIMEOUT_MS = 5000;
+
 export class Checks {
   readonly #deps: CheckDeps;
-  #cached: { readonly at: number; readonly results: Promise<CheckResults> } | undefined;
+  /** `untilMs` is infinite while the run is pending, so that no other begins: each would hold a connection. */
+  #cached: { untilMs: number; readonly results: Promise<CheckResults> } | undefined;
   #logged = '';
 
   constructor(deps: CheckDeps) {
@@ -46,8 +50,11 @@ export class Checks {
   }
 
   run(): Promise<CheckResults> {
-    const now = performance.now();
-    if (!this.#cached || now - this.#cached.at > CACHE_MS) this.#cached = { at: now, results: this.#run() };
+    if (!this.#cached || performance.now() > this.#cached.untilMs) {
+      const results = this.#run().finally(() => (cached.untilMs = performance.now() + CACHE_MS));
+      const cached = { untilMs: Number.POSITIVE_INFINITY, results };
+      this.#cached = cached;
+    }
     return this.#cached.results;
   }
 
@@ -97,38 +104,51 @@ function rightsFindings(rights: RightsStore): CheckFindings {
 
 async function databaseFindings(pool: PgPool, byokRole: string | undefined): Promise<CheckFindings> {
   let connection: PgConnection | undefined;
+  let timer: NodeJS.Timeout | undefined;
+  let isLate = false;
   try {
-    connection = (await pool.acquire()).connection;
-    const session = new Session(connection);
-    const [[version]] = await session.rows(TIMESCALE_VERSION);
-    const unsupported = timescaleFault(version);
-    const missing = await missingMigrations(session);
-    const violations = await storageViolations(session);
-    const unfit = missing.length > 0 || byokRole === undefined ? [] : await roleFaults(session, byokRole);
-    const failing = missing.length > 0 ? [] : await failingFollowers(session);
-    pool.release(connection);
-    return {
-      results: {
-        database: unsupported === undefined ? 'ok' : 'unsupported',
-        migrations: missing.length === 0 ? 'ok' : 'missing',
-        aligned_storage: violations.length === 0 ? 'ok' : 'violated',
-        [FOLLOWING]: failing.length === 0 ? 'ok' : `failing: ${failing.join(', ')}`,
-        ...(byokRole !== undefined && { byok_role: unfit.length === 0 ? 'ok' : 'unfit' }),
-      },
-      faults: [
-        ...(unsupported === undefined ? [] : [`database: ${unsupported}`]),
-        ...(missing.length === 0 ? [] : [`migrations not applied: ${missing.join(', ')}`]),
-        ...violations,
-        ...unfit.map((fault) => `role ${byokRole}: it ${fault}`),
-      ],
-    };
+    const acquired = (await pool.acquire()).connection;
+    connection = acquired;
+    timer = setTimeout(() => {
+      isLate = true;
+      acquired.abandon();
+    }, CHECKS_TIMEOUT_MS);
+    const findings = await findingsOf(new Session(acquired), byokRole);
+    pool.release(acquired);
+    return findings;
   } catch (error) {
     if (connection) pool.discard(connection);
     return {
       results: { database: 'unavailable', migrations: 'unknown', aligned_storage: 'unknown' },
-      faults: [`database: ${explain(error)}`],
+      faults: [`database: ${isLate ? `it does not answer within ${CHECKS_TIMEOUT_MS} ms` : explain(error)}`],
     };
+  } finally {
+    clearTimeout(timer);
   }
+}
+
+async function findingsOf(session: Session, byokRole: string | undefined): Promise<CheckFindings> {
+  const [[version]] = await session.rows(TIMESCALE_VERSION);
+  const unsupported = timescaleFault(version);
+  const missing = await missingMigrations(session);
+  const violations = await storageViolations(session);
+  const unfit = missing.length > 0 || byokRole === undefined ? [] : await roleFaults(session, byokRole);
+  const failing = missing.length > 0 ? [] : await failingFollowers(session);
+  return {
+    results: {
+      database: unsupported === undefined ? 'ok' : 'unsupported',
+      migrations: missing.length === 0 ? 'ok' : 'missing',
+      aligned_storage: violations.length === 0 ? 'ok' : 'violated',
+      [FOLLOWING]: failing.length === 0 ? 'ok' : `failing: ${failing.join(', ')}`,
+      ...(byokRole !== undefined && { byok_role: unfit.length === 0 ? 'ok' : 'unfit' }),
+    },
+    faults: [
+      ...(unsupported === undefined ? [] : [`database: ${unsupported}`]),
+      ...(missing.length === 0 ? [] : [`migrations not applied: ${missing.join(', ')}`]),
+      ...violations,
+      ...unfit.map((fault) => `role ${byokRole}: it ${fault}`),
+    ],
+  };
 }
 
 /** Feeds whose follower fails, or was killed and has no successor. */

@@ -1,6 +1,7 @@
 /** What reads do when the database does not go along: storage that is changed under them, servers and connections that die. */
 import { once } from 'node:events';
 import { buffer } from 'node:stream/consumers';
+import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { PgPool, poolOptions } from '../../serving/db/pool.ts';
 import { Snapshots } from '../../serving/read/snapshot/session.ts';
@@ -183,5 +184,35 @@ describe('the database', () => {
     expect((await serving.send({ method: 'GET', path: '/healthz' })).status).toBe(200);
     proxy.unmute();
     await eventually(async () => (await answers()).every(({ status }) => status === 200), 'rows are served again');
+  });
+
+  test('whose table is held makes /readyz 503 in time, on one connection: each probe opened another', async () => {
+    await using holder = await connect({ url: env.databaseUrl, name: 'test holder' });
+    await holder.query('begin');
+    await holder.query('lock table runs in access exclusive mode');
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    const probe = async () => {
+      const { status, json } = await serving.send({ method: 'GET', path: '/readyz' });
+      return [status, json.checks?.database];
+    };
+    const answers: Promise<unknown>[] = [];
+    let [answered, most] = [0, 0];
+    const isAnswered = async () => {
+      answers.push(
+        probe()
+          .catch(String)
+          .finally(() => answered++),
+      );
+      await setTimeout(200);
+      const { idle, busy } = serving.app.pool.open;
+      most = Math.max(most, idle + busy);
+      return answered > 0;
+    };
+    await eventually(isAnswered, 'a probe is answered', 30_000);
+    expect(await answers[0]).toEqual([503, 'unavailable']);
+    expect(most).toBe(1);
+    await holder.query('rollback');
+    await Promise.all(answers);
+    await eventually(async () => (await probe())[0] === 200, 'the service is ready again');
   });
 });
