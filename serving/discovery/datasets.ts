@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
-import { type Mode, type PartitionKind, seriesValues } from '../../shared/registry/definition.ts';
+import { type Mode, type PartitionKind, SERIES_SOURCE, seriesValues } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
 import { OPERATORS } from '../contract/filters.ts';
 import { AGGREGATES, aggregatesOf, frameFields } from '../contract/frame.ts';
@@ -55,7 +55,10 @@ interface Available extends Availability {
   readonly series: readonly Readonly<Record<string, string>>[];
 }
 
-const SERIES = `select dataset_id::text, key from series where key <> '' order by dataset_id, key collate "C"`;
+/** Those of sources with proved coverage: the series of a sample stay in their table when it is retired. */
+const SERIES = `select dataset_id::text, key from series where key <> ''
+  and (dataset_id, ${SERIES_SOURCE}) in (select dataset_id, source_id from coverage_spans)
+  order by dataset_id, key collate "C"`;
 
 export async function readAvailability(session: Session): Promise<(dataset: DatasetDefinition) => Available> {
   const series = Map.groupBy(await session.rows(SERIES), ([number]) => Number(number));

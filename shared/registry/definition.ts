@@ -311,6 +311,9 @@ const SEPARATOR = '|';
 /** The key of a series in the table `series`: the values of the fields of the series key, joined. */
 export const seriesKeyOf = (values: readonly string[]): string => values.join(SEPARATOR);
 
+/** SQL: the source in the key of a series. Every series key begins with `source_id`. */
+export const SERIES_SOURCE = `split_part(key, '${SEPARATOR}', 1)`;
+
 /** The values of a series key; only the last of them may contain the separator. */
 export function seriesValues(key: string, fields: number): string[] {
   const parts = key.split(SEPARATOR);

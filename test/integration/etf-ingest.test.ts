@@ -332,6 +332,36 @@ describe('verification', () => {
   });
 });
 
+test('series of funds that only the retired sample had are not listed, and do not make a metric’s name ambiguous', async () => {
+  await using own = await System.create();
+  const sample = new Archives(join(own.env.dir, 'sample'));
+  const funds = ['IBIT', 'FBTC', 'BITB'];
+  for (const ticker of funds) await sample.write(ticker, DAY, documentOf(ticker, dayOf(ticker, DAY)));
+  expect((await own.run(['backfill', 'etf'], sample.settings(...funds))).exit).toBe(0);
+  await own.rows('update partitions set synthetic = true');
+  await own.rows('update coverage set synthetic = true');
+  await using served = await startServing({ databaseUrl: own.env.databaseUrl });
+  const sources = async () => {
+    const { json } = await served.send({ method: 'GET', path: '/v1/datasets' });
+    const { series } = json.datasets.find(({ key }: Json) => key === DATASET);
+    return new Set(series.map(({ source_id }: Json) => source_id));
+  };
+  const column = { name: 'btc', dataset: DATASET, field: 'metric_value_float', filter: [metric('btc_units')] };
+  const frame = () =>
+    served.send({ path: '/v1/frame', body: JSON.stringify({ grid: '1d', n_rows: 5, columns: [column] }) });
+  expect(await sources()).toEqual(new Set(funds.map(idOf)));
+  expect((await frame()).json.detail).toContain('admits 3');
+
+  const real = new Archives(join(own.env.dir, 'real'));
+  await real.write('IBIT', '2026-03-06', documentOf('IBIT', dayOf('IBIT', '2026-03-06')));
+  expect((await own.run(['backfill', 'etf'], real.settings('IBIT'))).exit).toBe(0);
+  expect(await sources()).toEqual(new Set([idOf('IBIT')]));
+  const { status, json, text } = await frame();
+  expect(status, text).toBe(200);
+  const [{ units }] = dayOf('IBIT', '2026-03-06').holdings;
+  expect(json.rows.map(({ btc }: Json) => btc)).toContain(Number(units));
+});
+
 givenData('etf/IBIT_holdings.csv').describe('the real holdings file of IBIT', () => {
   test('is proved and served: 822,736.649 BTC and 1,448,920,000 shares as of 2026-05-06', async () => {
     const funds = new Archives(join(system.env.dir, 'real'));

@@ -1,7 +1,13 @@
 /** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe; and its connection. */
 import { parseMultirange } from '../../../shared/ranges.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
-import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/definition.ts';
+import {
+  ALIGNED_COLUMNS,
+  type Mode,
+  type PartitionKind,
+  SERIES_SOURCE,
+  seriesValues,
+} from '../../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import {
@@ -143,9 +149,11 @@ function knownSpansStatement(dataset: DatasetDefinition, known: string, asOfMs: 
   };
 }
 
+/** The series of a sample stay in their table when it is retired: those of sources without proved coverage are left out. */
 const seriesStatement = (dataset: DatasetDefinition): Statement => ({
   prepared: true,
-  text: `select series_id::text, key from series where dataset_id = $1 order by series_id`,
+  text: `select series_id::text, key from series where dataset_id = $1
+    and ${SERIES_SOURCE} in (select source_id from coverage_spans where dataset_id = $1) order by series_id`,
   params: [int2(dataset.number)],
 });
 
