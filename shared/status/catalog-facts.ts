@@ -6,7 +6,7 @@ import type { ClientBase } from 'pg';
 import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
 import type { PartitionState } from '../db/schema.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
-import { type DayRange, runsOfDays } from './proved-ranges.ts';
+import { type DayRange, runsOfDays, type UnprovedSpan } from './proved-ranges.ts';
 
 /** An attempt that has not ended. */
 interface OpenAttempt {
@@ -37,8 +37,8 @@ export interface DatasetFacts {
   readonly partitions: Readonly<Record<PartitionState, number>>;
   /** Native rows of all proved partitions. */
   readonly rows: number;
-  /** Windows of known file days that are not proved. */
-  readonly unprovedDays: readonly { readonly fromMs: number; readonly toMs: number }[];
+  /** Of known partitions that are not proved. */
+  readonly unprovedSpans: readonly UnprovedSpan[];
   readonly lateArrivals: number;
   readonly checkpoint: { readonly sequence: number; readonly at: Date } | undefined;
   readonly open: readonly OpenAttempt[];
@@ -58,8 +58,9 @@ const STATEMENTS = {
   days: `select dataset_id, count(*) as partitions, coalesce(sum(rows), 0) as rows from partitions
     where dataset_id in (${DAYS.join(', ')}) and state = 'proved' group by dataset_id`,
   unproved: `select dataset_id, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
-  unprovedDays: `select dataset_id, from_ms, to_ms from partitions
-    where dataset_id in (${DAYS.join(', ')}) and state <> 'proved' order by from_ms`,
+  // A file day has no span, and its source is that of the dataset.
+  unprovedSpans: `select dataset_id, source_id, coalesce(lower(span), from_ms) as lower, coalesce(upper(span), to_ms) as upper
+    from partitions where state <> 'proved'`,
   late: `select dataset_id, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
   checkpoints: `select dataset_id, stream_sequence, updated_at from checkpoints`,
   open: `select dataset_id, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
@@ -112,7 +113,10 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
       quarantined: unproved('quarantined'),
     },
     rows: Number(day?.rows ?? 0) + total('rows'),
-    unprovedDays: of('unprovedDays').map((row) => ({ fromMs: Number(row.from_ms), toMs: Number(row.to_ms) })),
+    unprovedSpans: of('unprovedSpans').map(({ source_id: source, lower, upper }) => ({
+      source: source ?? dataset.sources[0],
+      span: { from: Number(lower), to: Number(upper) },
+    })),
     lateArrivals: Number(of('late')[0]?.documents ?? 0),
     checkpoint: checkpoint && { sequence: Number(checkpoint.stream_sequence), at: checkpoint.updated_at },
     open: of('open').map(openAttempt),

@@ -63,13 +63,13 @@ function overviewOf(
   log: LogFacts | undefined,
   nowMs: number,
 ): { readonly overview: Overview; readonly ranges: ProvedRanges } {
-  const ranges = provedRanges(dataset, facts.runs);
+  const ranges = provedRanges(dataset, facts.runs, facts.unprovedSpans);
   const overview: Overview = {
     dataset: dataset.key,
     coverage_version: facts.version,
     synthetic: facts.synthetic,
     rows: facts.rows,
-    partitions: { missing: Math.max(0, ranges.missing - knownInGaps(facts)), ...facts.partitions },
+    partitions: { missing: ranges.missing, ...facts.partitions },
     proved_from_utc: iso(ranges.fromMs),
     proved_through_utc: iso(ranges.throughMs),
     late_arrivals_total: facts.lateArrivals,
@@ -78,13 +78,6 @@ function overviewOf(
     log: log ? logOverview(dataset, facts, log, { throughMs: ranges.throughMs, nowMs }) : null,
   };
   return { overview, ranges };
-}
-
-/** The days in gaps that the catalog knows as unproved: they do not count as missing. */
-function knownInGaps({ runs, unprovedDays }: DatasetFacts): number {
-  if (runs.length === 0) return 0;
-  const [from, to] = [runs[0].span.from, runs[runs.length - 1].span.to];
-  return unprovedDays.filter(({ fromMs, toMs }) => fromMs >= from && toMs <= to).length;
 }
 
 function logOverview(

@@ -1,7 +1,7 @@
 /** The proved ranges of a dataset and the gaps between them, in the units of its partitions: days, heights, times. */
 
 import { DAY_MS, dayKey, isMarketDay } from '../dates.ts';
-import { gapsBetween, parseMultirange, type Range } from '../ranges.ts';
+import { clip, gapsBetween, joined, parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 
 export interface NamedRange {
@@ -16,7 +16,7 @@ export interface NamedRange {
 export interface ProvedRanges {
   readonly proved: readonly NamedRange[];
   readonly gaps: readonly NamedRange[];
-  /** Number of partitions that are expected in the gaps. */
+  /** Number of partitions that are expected in the gaps and not known. */
   readonly missing: number;
   readonly fromMs: number | undefined;
   /** The end of the source that is furthest behind. */
@@ -31,15 +31,27 @@ export interface DayRange {
   readonly throughMs: number;
 }
 
-/** @param runs sorted by source and span. */
-export function provedRanges(dataset: DatasetDefinition, runs: readonly DayRange[]): ProvedRanges {
+/** The span of a partition that is known and not proved. */
+export type UnprovedSpan = Pick<DayRange, 'source' | 'span'>;
+
+/**
+ * @param runs sorted by source and span.
+ * @param unproved are not missing: their own states count them.
+ */
+export function provedRanges(
+  dataset: DatasetDefinition,
+  runs: readonly DayRange[],
+  unproved: readonly UnprovedSpan[] = [],
+): ProvedRanges {
   const bySource = [...Map.groupBy(runs, ({ source }) => source).values()];
   const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
+  const known = Map.groupBy(unproved, ({ source }) => source);
+  const knownOf = new Map([...known].map(([source, spans]) => [source, joined(spans.map(({ span }) => span))]));
   const ends = bySource.map((ofSource) => ofSource.at(-1)!.throughMs);
   return {
     proved: runs.map((run) => namedRange(dataset, run)),
     gaps: gaps.map((gap) => namedRange(dataset, gap)),
-    missing: gaps.reduce((sum, { span }) => sum + expectedIn(dataset, span), 0),
+    missing: gaps.reduce((sum, gap) => sum + missingIn(dataset, gap.span, knownOf.get(gap.source) ?? []), 0),
     fromMs: runs.length > 0 ? Math.min(...runs.map(({ fromMs }) => fromMs)) : undefined,
     throughMs: ends.length > 0 ? Math.min(...ends) : undefined,
   };
@@ -67,10 +79,12 @@ function gapsOfSource(runs: readonly DayRange[]): DayRange[] {
 /** Whether partitions come at no fixed distance, as snapshots and vintages do, so that none are expected in between. */
 const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snapshot' || kind === 'vintage';
 
-function expectedIn({ partition: { kind } }: DatasetDefinition, { from, to }: Range): number {
-  if (kind === 'height') return to - from;
+function missingIn({ partition: { kind } }: DatasetDefinition, gap: Range, known: readonly Range[]): number {
+  const inside = clip(known, gap.from, gap.to);
   // Captures are expected on market days only; a gap holds at least one.
-  return kind === 'file_day' ? Math.round((to - from) / DAY_MS) : 1;
+  if (kind === 'capture') return inside.length > 0 ? 0 : 1;
+  const expectedIn = ({ from, to }: Range) => (kind === 'height' ? to - from : Math.round((to - from) / DAY_MS));
+  return inside.reduce((sum, one) => sum - expectedIn(one), expectedIn(gap));
 }
 
 function namedRange(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: DayRange): NamedRange {

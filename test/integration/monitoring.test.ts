@@ -1,12 +1,15 @@
 /** How the system stands, told in three ways that must agree: `tidemark status --json`, /metrics, /v1/ops/status. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { historyAnswer, statusAnswer } from '../../serving/monitoring/ops-answer.ts';
+import { DAY_MS } from '../../shared/dates.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { collect } from '../../shared/status/collect.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, execute } from '../support/stack.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-03', '2024-01-04'];
 const ROWS = 300;
@@ -112,6 +115,41 @@ describe('status --json, /metrics and /v1/ops/status', () => {
     expect(sampleOf(all.metrics, 'tidemark_log_up')).toBe(1);
     expect(sampleOf(all.metrics, 'tidemark_database_up')).toBe(1);
     expect(sampleOf(all.metrics, 'tidemark_database_size_bytes')).toBeGreaterThan(1e6);
+  });
+
+  test('count a quarantined block or capture once: it was missing as well, and backfill was said to fill the hole', async () => {
+    await using env = await createMigratedEnv();
+    const [headers, etf] = [DATASETS.get('bitcoin_block_headers')!, DATASETS.get('etf_daily_metrics')!];
+    const day = (name: string) => Date.parse(`${name}T00:00:00Z`);
+    const run = (number: number, source: string, from: number, to: number) =>
+      `insert into coverage_spans values (${number}, '${source}', '[${from},${to})', ${from}, ${to}, ${to}, 1, 1);`;
+    const unproved = (number: number, source: string, [key, from, to]: readonly [string, number, number]) =>
+      `insert into partitions (dataset_id, partition_key, source_id, span, state, attempt, revision, synthetic)
+       values (${number}, '${key}', '${source}', '[${from},${to})', 'quarantined', 1, 1, false);`;
+    const source = 'etf_ishares_ibit_daily';
+    // The gap is 10 to 14. Of it 10, 11 and 12 are quarantined, 11 in two partitions; 9 is proved.
+    const blocks = [
+      ['9-10', 9, 11],
+      ['11', 11, 12],
+      ['11-12', 11, 13],
+    ] as const;
+    await execute(
+      env.databaseUrl,
+      run(headers.number, 'bitcoin_core', 0, 10) +
+        run(headers.number, 'bitcoin_core', 15, 20) +
+        blocks.map((block) => unproved(headers.number, 'bitcoin_core', block)).join('') +
+        // Two funds lack the same day, and one of the two is known.
+        [source, 'etf_bitwise_bitb_daily']
+          .map((fund) =>
+            [day('2026-03-03'), day('2026-03-05')].map((from) => run(etf.number, fund, from, from + DAY_MS)).join(''),
+          )
+          .join('') +
+        unproved(etf.number, source, [`${source}:2026-03-04`, day('2026-03-04'), day('2026-03-05')]),
+    );
+    await using client = await connect({ url: env.databaseUrl, name: 'test' });
+    const { statuses } = await collect(client, () => Promise.reject(new Error('no log')));
+    const missing = (of: object) => statuses.find(({ dataset }) => dataset === of)?.overview.partitions.missing;
+    expect([missing(headers), missing(etf)]).toEqual([2, 1]);
   });
 
   test('agree on a projector that stands still: the lag is there, exact, and grows', async () => {
