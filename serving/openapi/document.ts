@@ -92,10 +92,10 @@ const KEY_PROBLEMS = [
 ] as const satisfies readonly ProblemCode[];
 
 /** The problems that any route may answer with. Unknown paths and methods belong to no operation. */
-const commonProblems = ({ access }: Route): readonly ProblemCode[] => [
+const commonProblems = ({ access, isRead }: Route): readonly ProblemCode[] => [
   ...HTTP_PROBLEMS,
   ...(access !== 'open' ? KEY_PROBLEMS : []),
-  ...(access === 'read' ? (['AUTH_CONCURRENCY_LIMITED'] as const) : []),
+  ...(access === 'read' && isRead !== false ? (['AUTH_CONCURRENCY_LIMITED'] as const) : []),
   'NOT_ACCEPTABLE',
   'INTERNAL_ERROR',
 ];

@@ -111,7 +111,13 @@ const changesDoc = (): RouteDoc => ({
       content: { [JSON_TYPE]: changesAnswer, [EVENT_STREAM]: { type: 'string' } },
     },
   ],
-  problems: ['QUERY_CONTRACT_ERROR', 'NOT_ACCEPTABLE', 'CHANGES_LISTENER_LIMIT_REACHED', ...CATALOG_PROBLEMS],
+  problems: [
+    'QUERY_CONTRACT_ERROR',
+    'NOT_ACCEPTABLE',
+    'AUTH_DATASET_NOT_COVERED',
+    'CHANGES_LISTENER_LIMIT_REACHED',
+    ...CATALOG_PROBLEMS,
+  ],
   examples: [
     { title: 'The first two changes', query: { limit: '2' } },
     { title: 'Changes of one dataset', query: { dataset: 'exchange_a_spot_trades', limit: '1' } },

@@ -263,6 +263,16 @@ describe('datasets', () => {
   const EXPORT = { format: 'csv', n_rows: 1 };
   const column = (dataset: string, field: string) => ({ name: field, dataset, field });
 
+  test('that a key does not cover: the refusal of /v1/changes was not declared, and a limit that it has not was', async () => {
+    const { json } = await serving.send({ method: 'GET', path: '/openapi.json' });
+    const [changes, coverage] = ['/v1/changes', '/v1/coverage/{dataset}'].map((path) =>
+      JSON.stringify(json.paths[path].get.responses),
+    );
+    for (const declared of [changes, coverage]) expect(declared).toContain('"AUTH_DATASET_NOT_COVERED"');
+    expect(changes).not.toContain('"AUTH_CONCURRENCY_LIMITED"');
+    expect(coverage).toContain('"AUTH_CONCURRENCY_LIMITED"');
+  });
+
   test('that a key does not cover are refused by every route that reads them, and not listed', async () => {
     const key = await add('read,export', '--datasets', OTHER);
     const frame = { grid: '1h', time_range: ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'] };
