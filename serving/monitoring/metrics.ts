@@ -179,7 +179,10 @@ export class Metrics {
   }
 
   async #ofChecks(): Promise<void> {
-    for (const [check, result] of Object.entries(await this.#sources.checks())) {
+    const results = await this.#sources.checks();
+    // Without the database some checks are not made, and their last values would mislead.
+    this.#forget('tidemark_ready');
+    for (const [check, result] of Object.entries(results)) {
       this.#set('tidemark_ready', { check }, result === 'ok' ? 1 : 0);
     }
   }

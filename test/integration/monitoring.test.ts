@@ -7,6 +7,7 @@ import { DATASETS } from '../../shared/registry/index.ts';
 import { collect } from '../../shared/status/collect.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
@@ -324,6 +325,21 @@ describe('/metrics', () => {
     expect(ofStores.filter((name) => known.has(`tidemark_${name}`))).toEqual([]);
     const ops = await noDatabase.send({ method: 'GET', path: '/v1/ops/status' });
     expect([ops.status, ops.json.code]).toEqual([503, 'QUERY_BACKEND_ERROR']);
+  });
+
+  test('forgets a check that is not made: without the database its last result stayed', async () => {
+    await using proxy = await startNatsProxy(system.env.databaseUrls.serve);
+    await using serving = await serve({}, proxy.url);
+    const ready = (metrics: Sample[], check: string) => sampleOf(metrics, 'tidemark_ready', { check });
+    const before = await metricsOf(serving);
+    expect([ready(before, 'database'), ready(before, 'following')]).toEqual([1, 1]);
+    proxy.goAway();
+    let after = before;
+    await eventually(async () => {
+      after = await metricsOf(serving);
+      return ready(after, 'database') === 0;
+    }, 'the database is away');
+    expect([ready(after, 'rights'), ready(after, 'following')]).toEqual([1, undefined]);
   });
 
   test('asked at once by many looks at the stores once', async () => {
