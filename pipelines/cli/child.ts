@@ -24,7 +24,10 @@ export interface ChildOptions {
   readonly log: Logger;
   /** Receives the child's standard error. Default: the command's own. */
   readonly terminalLog?: TerminalLog;
-  /** Called when the child refuses its settings (exit code 2). Restarting it would not help. */
+  /**
+   * Called when the child refuses its settings (exit code 2) and has never been up. Restarting it would not help. One that was
+   * up is started again: another program may have its port for a moment, or somebody edits the settings.
+   */
   readonly onRefusal?: () => void;
   /** Receives the child's standard output line by line. */
   readonly onLine?: (line: string) => void;
@@ -97,6 +100,8 @@ export class SupervisedChild implements AsyncDisposable {
   readonly #options: ChildOptions;
   #process: ChildProcess | undefined;
   #stopping = false;
+  /** Whether it has said a line. */
+  #hasSpoken = false;
   #done: Promise<void>;
 
   /** @param waiting a process of the same module, which becomes the child instead of a new one */
@@ -111,26 +116,37 @@ export class SupervisedChild implements AsyncDisposable {
 
   async #keepRunning(waiting: SpawnedChild | undefined): Promise<void> {
     const pauses = new RestartPauses();
+    const { name, log, onLine, onRefusal } = this.#options;
+    let wasUp = false;
     for (let next = waiting; !this.#stopping; next = undefined) {
       const startedAt = performance.now();
-      const { name, log } = this.#options;
       const { code, signal, fault } = await this.#run(next);
       if (this.#stopping) return;
-      if (code === 2 && this.#options.onRefusal) {
-        this.#options.onRefusal();
+      const isRefusal = code === 2 && onRefusal !== undefined;
+      if (isRefusal && !wasUp) {
+        onRefusal();
         return;
       }
       const waitMs = pauses.next(performance.now() - startedAt);
-      if (fault === undefined) log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
+      if (isRefusal) log.error({ child: name, waitMs }, 'process refused its settings, trying again');
+      else if (fault === undefined) log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
       else log.warn({ child: name, fault, waitMs }, 'process could not be started, trying again');
+      // A process that refuses may say a line about that. Where nobody reads its lines, another end says that it was up.
+      wasUp ||= !isRefusal && fault === undefined && (this.#hasSpoken || onLine === undefined);
       await delay(waitMs);
     }
   }
 
   /** Runs the process until its end. A machine without a free process or memory refuses to start one, usually for a while. */
   async #run(waiting: SpawnedChild | undefined): Promise<Ended> {
+    const { onLine } = this.#options;
+    const hear = (line: string) => {
+      this.#hasSpoken = true;
+      onLine?.(line);
+    };
+    const options = { ...this.#options, onLine: onLine && hear };
     try {
-      const { child, ended } = waiting ? attend(waiting, this.#options) : startChild(this.#options);
+      const { child, ended } = waiting ? attend(waiting, options) : startChild(options);
       this.#process = child;
       const [code, signal] = await ended;
       return { code, signal };

@@ -1,7 +1,7 @@
 /** A child of a command that is started again, whatever ended it or kept it from starting. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { expect, test } from 'vitest';
 import { type ChildOptions, type SpawnedChild, SupervisedChild } from '../../pipelines/cli/child.ts';
@@ -14,10 +14,17 @@ interface Warning {
   readonly fault?: string;
 }
 
-async function optionsOf(warnings: Warning[], more: Partial<ChildOptions> = {}): Promise<ChildOptions> {
+const STAYS = 'console.log("started"); setInterval(() => {}, 1000);';
+
+async function optionsOf(
+  warnings: Warning[],
+  more: Partial<ChildOptions> = {},
+  script: string = STAYS,
+): Promise<ChildOptions> {
   const path = join(await temporaryDir(), 'child.mjs');
-  await writeFile(path, 'console.log("started"); setInterval(() => {}, 1000);');
-  const log = { warn: (warning: Warning) => void warnings.push(warning) } as unknown as Logger;
+  await writeFile(path, script);
+  const note = (warning: Warning) => void warnings.push(warning);
+  const log = { warn: note, error: note } as unknown as Logger;
   return { name: 'child', module: relative(PROJECT_ROOT, path), inherits: PROCESS_IO.env, log, ...more };
 }
 
@@ -47,4 +54,57 @@ test('a child that can never be started is tried again and again, and its end is
   for (const { fault } of warnings) expect(fault).toContain('E2BIG');
   expect(child.pid).toBeUndefined();
   await using _other = new SupervisedChild(options, notStarted());
+});
+
+/** Counts its starts beside itself, and does at each what `steps` says. */
+const stepwise = (...steps: string[]) => `
+  import { readFileSync, writeFileSync } from 'node:fs';
+  const path = new URL('starts', import.meta.url);
+  let starts = 0;
+  try { starts = Number(readFileSync(path, 'utf8')); } catch {}
+  writeFileSync(path, String(starts + 1));
+  ${steps.map((step, index) => `if (starts === ${index}) { ${step} }`).join('\n  ')}
+  if (starts >= ${steps.length}) { ${STAYS} }`;
+
+// Another program had its port for a moment, and the command went on without its service.
+test.each([
+  ['whose lines are read', true],
+  ['whose lines nobody reads', false],
+])('a child %s was up, and one refusal ended it for ever', async (_, isHeard) => {
+  const warnings: Warning[] = [];
+  const lines: string[] = [];
+  let refusals = 0;
+  const script = stepwise(
+    `console.log('up'); setTimeout(() => process.kill(process.pid, 'SIGKILL'), 50);`,
+    'process.exit(2);',
+  );
+  const options = await optionsOf(
+    warnings,
+    { onRefusal: () => void refusals++, ...(isHeard && { onLine: (line) => void lines.push(line) }) },
+    script,
+  );
+  const starts = join(PROJECT_ROOT, options.module, '..', 'starts');
+  await using _child = new SupervisedChild(options);
+  await eventually(async () => (await readFile(starts, 'utf8').catch(() => '')) === '3', 'the third start');
+  if (isHeard) await eventually(async () => lines.includes('started'), 'its line');
+  expect(refusals).toBe(0);
+  expect(warnings).toMatchObject([
+    { signal: 'SIGKILL', waitMs: 100 },
+    { child: 'child', waitMs: 200 },
+  ]);
+});
+
+test('a child that has never been up and refuses its settings is not started again, though it says why', async () => {
+  const warnings: Warning[] = [];
+  const refused = Promise.withResolvers<void>();
+  const lines: string[] = [];
+  const options = await optionsOf(
+    warnings,
+    { onRefusal: refused.resolve, onLine: (line) => void lines.push(line) },
+    stepwise('process.exit(1);', `console.log('why'); process.exitCode = 2;`),
+  );
+  await using _child = new SupervisedChild(options);
+  await refused.promise;
+  expect(lines).toEqual(['why']);
+  expect(warnings).toMatchObject([{ code: 1 }]);
 });
