@@ -95,6 +95,7 @@ function withInstallLock(section) {
     }
   }
   try {
+    writeFileSync(join(path, 'identity'), identityOf(process.pid));
     writeFileSync(join(path, 'pid'), String(process.pid));
     return section(isInterrupted);
   } finally {
@@ -112,6 +113,8 @@ function removeLock(path) {
 
 function isDead(pid, lockPath) {
   if (pid > 0) {
+    // In a restarted container pids start at 1 again, so the dead installer's may be this process's, or another one's.
+    if (pid === process.pid || isAnother(pid, lockPath)) return true;
     try {
       process.kill(pid, 0);
     } catch (error) {
@@ -122,6 +125,29 @@ function isDead(pid, lockPath) {
   }
   // The lock exists without a pid. If that lasts, its owner died in between.
   return ageOf(lockPath) > 10_000;
+}
+
+/** Whether a process is another than the one that took the lock. */
+function isAnother(pid, lockPath) {
+  try {
+    const recorded = readFileSync(join(lockPath, 'identity'), 'utf8');
+    const found = identityOf(pid);
+    return recorded !== '' && found !== '' && found !== recorded;
+  } catch {
+    return false;
+  }
+}
+
+/** Boot and start time of a process, which no later one with its pid has; empty where the system does not tell them. */
+function identityOf(pid) {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+    // The command's name, in parentheses, may hold spaces, so fields are counted after it.
+    const startTime = stat.slice(stat.lastIndexOf(')') + 1).split(' ')[20];
+    return `${readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim()}-${startTime}`;
+  } catch {
+    return '';
+  }
 }
 
 /** Whether a process has ended and its parent does not ask for it, as in a container without init: signals still reach it. */

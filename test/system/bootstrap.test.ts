@@ -150,6 +150,29 @@ test('an installer that has ended, and that its parent does not ask for, is not 
   }
 });
 
+// The new installer waited half an hour for itself.
+test('in a restarted container the installer has the pid of the one that was killed, and waited for itself', async () => {
+  const lock = join(root, '.tidemark-installing');
+  await mkdir(lock);
+  const started = spawnSync(
+    'sh',
+    ['-c', 'echo $$ > "$1/pid"; exec "$2" "$3"', 'sh', lock, process.execPath, join(root, 'shared/bootstrap.mjs')],
+    {
+      encoding: 'utf8',
+      timeout: 60_000,
+      env: { ...process.env, npm_execpath: join(dir, 'npm.js') },
+    },
+  );
+  expect([started.status, started.stderr]).toEqual([0, expect.stringMatching(/dependencies installed/)]);
+});
+
+test('another process has the pid of an installer that was killed, and was waited for', async () => {
+  expect(bootstrap({ NPM_DIES: '1' }).signal).toBe('SIGKILL');
+  // This process has it now.
+  await writeFile(join(root, '.tidemark-installing', 'pid'), String(process.pid));
+  expect(bootstrap().stderr).toMatch(/dependencies installed/);
+});
+
 // npm takes a package for installed once its package.json is there.
 test('after an installer was killed, nothing of its half-unpacked packages stays', async () => {
   const half = join(root, 'node_modules', 'x');
