@@ -1,4 +1,5 @@
 /** The embedded nats-server with JetStream. */
+import { createHash } from 'node:crypto';
 import { chown, mkdir, readFile, statfs, writeFile } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { join } from 'node:path';
@@ -57,7 +58,9 @@ export function createNats(options: NatsOptions): Server {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
       await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log, options.profile.responseTimeoutMs);
+      const serverName = serverNameOf(storeDir);
       const text = natsConfiguration({
+        serverName,
         listen: `127.0.0.1:${port}`,
         storeDir,
         maxFileStoreBytes: (await fileStoreLimit(options.dir)) * accounts,
@@ -70,7 +73,7 @@ export function createNats(options: NatsOptions): Server {
       const ref = await spawnServer(runtime.natsServer, ['--config', configPath], { user, cwd: storeDir, logFile });
       const record = { ...ref, port };
       try {
-        await untilReady(record, options);
+        await untilReady(record, serverName, options);
       } catch (error) {
         await stop(record);
         throw error;
@@ -103,11 +106,22 @@ export function natsUrl(
   return accountUrl(`127.0.0.1:${record.port}`, role, passwords[role]);
 }
 
+interface Greeting {
+  readonly server_name?: string;
+  readonly jetstream?: boolean;
+  readonly tls_required?: boolean;
+}
+
+/** JetStream's files of a server alone do not depend on its name, so another folder, as of a copy, has another name. */
+const serverNameOf = (storeDir: string): string =>
+  `tidemark-${createHash('sha256').update(storeDir).digest('hex').slice(0, 12)}`;
+
 /**
  * Why nats-server cannot be used, or undefined: connects and authenticates as a client does. For a TLS address it checks
  * only the greeting; the client library checks the rest.
+ * @param serverName the name of the only server that may answer
  */
-export async function natsFault(url: string, timeoutMs: number): Promise<StackFault | undefined> {
+export async function natsFault(url: string, timeoutMs: number, serverName?: string): Promise<StackFault | undefined> {
   const { hostname, port, username, password, protocol } = new URL(url);
   const socket = connectTcp({ host: hostname.replace(/^\[|\]$/g, ''), port: Number(port || 4222) });
   socket.setTimeout(timeoutMs);
@@ -125,7 +139,8 @@ export async function natsFault(url: string, timeoutMs: number): Promise<StackFa
         if (!greeted && text.includes('\r\n')) {
           const info = /^INFO (\{.*\})\s*\r\n/.exec(text);
           if (!info) return refused('not a nats-server');
-          const { jetstream, tls_required } = JSON.parse(info[1]) as { jetstream?: boolean; tls_required?: boolean };
+          const { server_name, jetstream, tls_required } = JSON.parse(info[1]) as Greeting;
+          if (serverName !== undefined && server_name !== serverName) return refused('another server has the port');
           if (jetstream !== true) return refused('JetStream is not enabled');
           if (protocol === 'tls:' || tls_required) return resolve(undefined);
           const login = {
@@ -152,17 +167,19 @@ export async function natsFault(url: string, timeoutMs: number): Promise<StackFa
   }
 }
 
-async function untilReady(record: ServerRecord, options: NatsOptions): Promise<void> {
+async function untilReady(record: ServerRecord, serverName: string, options: NatsOptions): Promise<void> {
   const url = natsUrl(record, 'publisher', options.passwords);
   const started = performance.now();
   for (;;) {
-    const fault = await natsFault(url, 5_000);
-    if (fault === undefined) return;
+    const fault = await natsFault(url, 5_000, serverName);
+    const hasEnded = !isAlive(record);
+    if (fault === undefined && !hasEnded) return;
+    const reason = fault?.reason ?? 'it has ended';
     const waitedMs = performance.now() - started;
-    if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
+    if (hasEnded || fault?.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
       throw new TidemarkError(
         'STACK_START_FAILED',
-        `nats-server did not start (${fault.reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
+        `nats-server did not start (${reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
         { details: { logFile: options.logFile, port: record.port } },
       );
     }
@@ -172,6 +189,7 @@ async function untilReady(record: ServerRecord, options: NatsOptions): Promise<v
 
 /** The settings of the server, whether it is a process or a container. */
 interface NatsConfiguration {
+  readonly serverName?: string;
   readonly listen: string;
   readonly storeDir: string;
   readonly maxFileStoreBytes: number;
@@ -182,7 +200,7 @@ interface NatsConfiguration {
 
 export function natsConfiguration(values: NatsConfiguration): string {
   return `# Written at every start.
-server_name: tidemark
+server_name: ${values.serverName ?? 'tidemark'}
 listen: "${values.listen}"
 max_payload: ${MIB}
 # Bytes waiting for one client before it is cut off as too slow; a pull asks for at most 64 MiB at once.

@@ -1,6 +1,6 @@
 /** The embedded PostgreSQL: created once, started and stopped as a plain process, recovered after any crash. */
 import { existsSync } from 'node:fs';
-import { chown, mkdir, mkdtemp, readdir, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { chown, mkdir, mkdtemp, readdir, realpath, rename, rm, statfs, writeFile } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -75,7 +75,7 @@ export function createPostgres(options: PostgresOptions): Server {
       });
       const record = { ...ref, port };
       try {
-        await untilReady(record, options);
+        await untilReady(record, dataDir, options);
         await ensureDatabase(postgresUrl(record, options.password, 'postgres'));
       } catch (error) {
         await stop(record);
@@ -110,8 +110,11 @@ export const everyRole = (url: string): Record<DatabaseRole, string> => byRole((
 const byRole = (urlOf: (role: DatabaseRole) => string) =>
   Object.fromEntries(DATABASE_ROLES.map((role) => [role, urlOf(role)])) as Record<DatabaseRole, string>;
 
-/** Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable. */
-export async function postgresFault(url: string, timeoutMs: number): Promise<StackFault | undefined> {
+/**
+ * Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable.
+ * @param dataDir the folder of the only server that may answer
+ */
+export async function postgresFault(url: string, timeoutMs: number, dataDir?: string): Promise<StackFault | undefined> {
   const client = new pg.Client({
     connectionString: url,
     connectionTimeoutMillis: timeoutMs,
@@ -122,15 +125,28 @@ export async function postgresFault(url: string, timeoutMs: number): Promise<Sta
   try {
     await client.connect();
     await client.query('SELECT 1');
-    return undefined;
+    if (dataDir === undefined) return undefined;
+    const { rows } = await client.query('SHOW data_directory');
+    if (await isSameFolder(rows[0].data_directory, dataDir)) return undefined;
+    return { kind: 'refused', reason: 'another server has the port' };
   } catch (error) {
     const code = (error as { code?: string }).code ?? '';
-    if (code === TOO_MANY_CONNECTIONS) return undefined;
-    const kind = code === CANNOT_CONNECT_NOW ? 'starting' : /^[0-9A-Z]{5}$/.test(code) ? 'refused' : 'silent';
+    if (code === TOO_MANY_CONNECTIONS && dataDir === undefined) return undefined;
+    const kind =
+      code === CANNOT_CONNECT_NOW || code === TOO_MANY_CONNECTIONS
+        ? 'starting'
+        : /^[0-9A-Z]{5}$/.test(code)
+          ? 'refused'
+          : 'silent';
     return { kind, reason: faultText(error), passing: isOutage(error) };
   } finally {
     await client.end().catch(() => {});
   }
+}
+
+async function isSameFolder(one: string, other: string): Promise<boolean> {
+  const [a, b] = await Promise.all([one, other].map((path) => realpath(path).catch(() => path)));
+  return a === b;
 }
 
 // SQLSTATEs
@@ -193,24 +209,26 @@ async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOpt
   }
 }
 
-async function untilReady(record: ServerRecord, options: PostgresOptions): Promise<void> {
+async function untilReady(record: ServerRecord, dataDir: string, options: PostgresOptions): Promise<void> {
   const url = postgresUrl(record, options.password, 'postgres');
   const started = performance.now();
   let isReported = false;
   for (;;) {
-    const fault = await postgresFault(url, 5_000);
-    if (fault === undefined) return;
+    const fault = await postgresFault(url, 5_000, dataDir);
+    const hasEnded = !isAlive(record);
+    if (fault === undefined && !hasEnded) return;
+    const reason = fault?.reason ?? 'it has ended';
     const waitedMs = performance.now() - started;
-    if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
+    if (hasEnded || fault?.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
       throw new TidemarkError(
         'STACK_START_FAILED',
-        `PostgreSQL did not start (${fault.reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
+        `PostgreSQL did not start (${reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
         { details: { logFile: options.logFile, port: record.port } },
       );
     }
     if (!isReported && waitedMs > 3_000) {
       isReported = true;
-      options.log.info({ reason: fault.reason }, 'PostgreSQL is recovering; waiting');
+      options.log.info({ reason }, 'PostgreSQL is recovering; waiting');
     }
     await sleep(waitedMs < 1_000 ? 20 : 200);
   }
