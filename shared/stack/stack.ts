@@ -76,17 +76,39 @@ async function ensureServers(stateDir: string, options: EnsureOptions): Promise<
     }),
   );
   const failure = outcomes.find((outcome) => outcome.status === 'rejected');
-  if (failure && !inUse) {
-    // No holder would stop the servers that did start, or that an earlier holder left running.
-    for (const server of servers) {
-      const record = records[server.name];
-      if (record && (await server.isAlive(record))) await server.stop(record);
-    }
-    throw failure.reason;
-  }
-  if (started > 0) await writeState(stateDir, kind, records);
+  await orStop(servers, records, inUse, async () => {
+    if (failure && !inUse) throw failure.reason;
+    if (started > 0) await writeState(stateDir, kind, records);
+  });
   if (failure) throw failure.reason;
   return { records, started };
+}
+
+/**
+ * Does what follows a start. If it fails and nobody else holds the stack, no holder would stop the servers that did start, or
+ * that an earlier holder left running.
+ */
+async function orStop<T>(
+  servers: readonly Server[],
+  records: Records,
+  inUse: boolean,
+  section: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await section();
+  } catch (error) {
+    if (!inUse) await stopLive(servers, records);
+    throw error;
+  }
+}
+
+async function stopLive(servers: readonly Server[], records: Records): Promise<void> {
+  await Promise.all(
+    servers.map(async (server) => {
+      const record = records[server.name];
+      if (record && (await server.isAlive(record))) await server.stop(record);
+    }),
+  );
 }
 
 async function isUsable(server: Server, record: ServerRecord, options: EnsureOptions): Promise<boolean> {
@@ -278,30 +300,21 @@ class HeldStack implements Stack {
   }
 
   async #leave(): Promise<void> {
-    const { stateDir, holder, locked, serverRuntime } = this.#options;
+    const { stateDir, holder, locked, serverRuntime, all } = this.#options;
     this.#ending.abort();
     await this.#supervision;
     if (!existsSync(join(stateDir, 'stack.json'))) {
       // The folder was removed: no other process can find these servers.
-      await this.#stop(this.#records);
+      await stopLive(all, this.#records);
       return;
     }
     await locked(async () => {
       await removeHolder(stateDir, holder);
       if ((await countHolders(stateDir)) > 0) return;
       const servers = (await readState(stateDir))?.servers ?? this.#records;
-      await this.#stop(servers);
+      await stopLive(all, servers);
       await writeState(stateDir, serverRuntime.kind, forgetProcesses(servers));
     });
-  }
-
-  async #stop(running: Records): Promise<void> {
-    await Promise.all(
-      this.#options.all.map(async (server) => {
-        const record = running[server.name];
-        if (record && (await server.isAlive(record))) await server.stop(record);
-      }),
-    );
   }
 }
 
@@ -339,8 +352,10 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
       inUse: others > 0,
       log: options.log,
     });
-    if (options.databaseUrl === undefined) await ensureRoles(records.postgres as ServerRecord, secrets);
-    const holder = await addHolder(stateDir, others, options.log);
+    const holder = await orStop(needed, records, others > 0, async () => {
+      if (options.databaseUrl === undefined) await ensureRoles(records.postgres as ServerRecord, secrets);
+      return await addHolder(stateDir, others, options.log);
+    });
     return new HeldStack({
       ...options,
       stateDir,

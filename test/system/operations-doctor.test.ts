@@ -1,4 +1,7 @@
 /** Each check of the doctor, against a real fault of its kind: green before, red with it, green after. */
+import { existsSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
@@ -8,9 +11,11 @@ import { loadSettings } from '../../shared/config/load.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
-import type { Json } from '../support/command.ts';
+import { processesIn } from '../../shared/stack/processes.ts';
+import { type Json, startCommand } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
-import { OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
+import { eventually, OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
+import { temporaryDir } from '../support/stack.ts';
 
 const DAYS = dayNames('2024-05-01', 2);
 const ROWS = 100;
@@ -408,4 +413,19 @@ describe('the command', () => {
     const { exit, json } = await system.run(['doctor', '--check', 'nothing']);
     expect([exit, json.error.code]).toEqual([2, 'USAGE']);
   });
+});
+
+test('a doctor that was interrupted left the servers running that it had started', async () => {
+  const dir = await temporaryDir();
+  const servers = join(dir, 'state', 'servers');
+  const { child, done } = startCommand(['doctor'], { SVC_STATE_DIR: join(dir, 'state') });
+  // From then on PostgreSQL runs; it does not answer yet.
+  await eventually(async () => existsSync(join(servers, 'postgres', 'postmaster.pid')), 'PostgreSQL starts');
+  const postmaster = processesIn(join(servers, 'postgres'), 'postgres');
+  child.kill('SIGINT');
+  expect((await done).exit).toBe(130);
+  expect(postmaster.length).toBeGreaterThan(0);
+  expect(processesIn(join(servers, 'postgres'), 'postgres')).toEqual([]);
+  expect(processesIn(join(servers, 'nats'), 'nats-server')).toEqual([]);
+  await rm(dir, { recursive: true });
 });

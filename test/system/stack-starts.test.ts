@@ -1,12 +1,13 @@
 /** Starts of the embedded servers that meet others' servers and folders, or fail half-way. */
 import { execFileSync } from 'node:child_process';
-import { rm } from 'node:fs/promises';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { chooseServerRuntime } from '../../shared/stack/docker.ts';
 import { natsUrl } from '../../shared/stack/nats.ts';
+import { processesIn } from '../../shared/stack/processes.ts';
 import { SERVER_NAMES, type ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { freePort, loadSecrets, natsPasswords } from '../../shared/stack/state.ts';
@@ -72,3 +73,18 @@ test.each(SERVER_NAMES)(
     expect((await streams.getMessage('KEPT', { seq: 1 }))?.string()).toBe('one');
   },
 );
+
+// Nobody held them, and so nobody stopped them.
+test.each([
+  ['the record of the servers', 'stack.json', ['stack.json', 'x']],
+  ['the holder', 'holders', undefined],
+] as const)('a start that could not write %s left its servers running', async (_what, name, folder) => {
+  const state = join(dir, 'state');
+  await rm(join(state, name), { recursive: true });
+  // The record cannot replace a folder, and a file takes no holder.
+  if (folder) await mkdir(join(state, ...folder), { recursive: true });
+  else await writeFile(join(state, name), '');
+  await expect(acquire()).rejects.toThrow(/EISDIR|EEXIST|ENOTEMPTY|ENOTDIR/);
+  expect(processesIn(join(state, 'servers', 'postgres'), 'postgres')).toEqual([]);
+  expect(processesIn(join(state, 'servers', 'nats'), 'nats-server')).toEqual([]);
+});

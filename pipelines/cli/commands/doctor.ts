@@ -59,9 +59,13 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
   if (faults.length > 0) return [...reports, ...skipped(wanted)];
   const settings = read.settings as Settings;
   await using cleanup = new AsyncDisposableStack();
-  const reached = await reach(settings, cleanup);
+  const stopping = new AbortController();
+  // Without a listener of its own the process would end at once, and leave the servers that it has started running.
+  cleanup.defer(command.io.onStop(() => stopping.abort(new Error('interrupted'))));
+  const reached = await reach(settings, cleanup, stopping.signal);
   reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
   for (const check of wanted) {
+    stopping.signal.throwIfAborted();
     const lacks = check.needs.some((need) => reached.context[need] === undefined);
     if (lacks) reports.push(...skipped([check]));
     else reports.push(report(check.name, check.doc, await ask(check, reached.context as CheckContext)));
@@ -110,12 +114,13 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
 }
 
 /** Reaches each store separately, so that the outage of one does not hide the other's findings. */
-async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
+async function reach(settings: Settings, cleanup: AsyncDisposableStack, signal: AbortSignal) {
   const findings: Finding[] = [];
   const attempt = async <T>(subject: string, fix: string, work: () => Promise<T>): Promise<T | undefined> => {
     try {
       return await work();
     } catch (error) {
+      signal.throwIfAborted();
       findings.push(fault(subject, explain(error), error instanceof TidemarkError ? error.remedy : fix));
       return undefined;
     }
@@ -129,6 +134,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
             await acquireStack({
               stateDir: settings.SVC_STATE_DIR,
               log: createLogger('error', 'doctor'),
+              signal,
               // A database given by URL is probed below, so that its outage does not hide the stack's.
               ...(given.database === undefined ? {} : { databaseUrl: given.database }),
               ...(given.log === undefined ? {} : { natsUrl: given.log }),
