@@ -7,7 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chmod, chown, mkdir, readlink, realpath, rename, rm, stat, symlink } from 'node:fs/promises';
+import { chmod, chown, lstat, mkdir, readFile, readlink, realpath, rename, rm, stat, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -36,7 +36,7 @@ import {
   type ServerRecord,
   type StackFault,
 } from './server.ts';
-import { natsPasswords, readState, type Secrets, type StackState } from './state.ts';
+import { loadSecrets, natsPasswords, readState, type Secrets, type StackState, writeAtomic } from './state.ts';
 
 const IMAGES: Readonly<Record<ServerName, string>> = {
   postgres: 'timescale/timescaledb:2.29.2-pg17',
@@ -57,7 +57,7 @@ function dockerAnswers(): boolean {
 
 /** The name of a container, unique to the state folder, so that several stacks can run side by side. */
 export function containerName(stateDir: string, server: ServerName): string {
-  return `tidemark-${createHash('sha256').update(stateDir).digest('hex').slice(0, 12)}-${server}`;
+  return `tidemark-${sha256(stateDir).slice(0, 12)}-${server}`;
 }
 
 /**
@@ -238,22 +238,34 @@ async function serverFolder(stateDir: string, log: Logger): Promise<{ dir: strin
 
 /**
  * The folder for a state folder that the servers' account cannot enter (below root's home). Its path depends on the path of
- * the state folder alone, and a link in the state folder names it. Without the link the state folder is new, and the data
- * belongs to a removed one.
+ * the state folder alone, and a link in the state folder names it. A file in it tells whose data it holds: that of a state
+ * folder that was moved away and back, or of a removed one, whose passwords were others.
  */
 async function folderElsewhere(stateDir: string, user: ServerUser, log: Logger): Promise<string> {
-  const hash = createHash('sha256').update(stateDir).digest('hex').slice(0, 12);
-  const parent = await firstUsable(['/var/lib/tidemark', join(tmpdir(), 'tidemark-0')], user);
-  const dir = join(parent, `${basename(dirname(stateDir))}-${hash}`);
   const link = join(stateDir, 'servers');
+  if ((await lstat(link).catch(() => undefined))?.isDirectory()) {
+    throw new TidemarkError(
+      'STACK_START_FAILED',
+      `User ${user.name} cannot enter the state folder ${stateDir}, where servers/ is a folder with data: ` +
+        'let that user enter it and the folders above, or move the state folder to where it can',
+    );
+  }
+  const parent = await firstUsable(['/var/lib/tidemark', join(tmpdir(), 'tidemark-0')], user);
+  const dir = join(parent, `${basename(dirname(stateDir))}-${sha256(stateDir).slice(0, 12)}`);
   const linked = await readlink(link).catch(() => undefined);
+  const ownerPath = join(dir, 'state-folder');
+  const owner = `${stateDir} ${sha256((await loadSecrets(stateDir)).databasePassword)}\n`;
+  const isOwn = (await readFile(ownerPath, 'utf8').catch(() => undefined)) === owner;
   if (linked !== dir) {
-    if (existsSync(dir)) {
+    if (!isOwn && existsSync(dir)) {
       const aside = `${dir}.removed-${Date.now()}`;
       await rename(dir, aside);
-      log.warn({ aside }, 'moved the data of a removed state folder here; delete it when you do not need it');
+      log.warn({ aside }, 'moved the data of another state folder, which had this path before, here');
     }
-    if (linked !== undefined) log.warn({ linked, dir }, 'the state folder was moved or copied and starts empty');
+    if (linked !== undefined) {
+      const outcome = isOwn ? 'has its data of this path again' : 'starts empty';
+      log.warn({ linked, dir }, `the state folder was moved or copied and ${outcome}`);
+    }
     await rm(link, { force: true });
     await symlink(dir, link);
     log.info(
@@ -261,8 +273,13 @@ async function folderElsewhere(stateDir: string, user: ServerUser, log: Logger):
       'the servers cannot enter the state folder; their data is stored here',
     );
   }
+  await mkdir(dir, { recursive: true, mode: 0o700 });
+  // A full disk must not end the start of servers that need no space.
+  if (!isOwn) await writeAtomic(ownerPath, owner, 0o600).catch(() => {});
   return dir;
 }
+
+const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 
 async function firstUsable(candidates: readonly string[], user: ServerUser): Promise<string> {
   for (const dir of candidates) {

@@ -1,7 +1,7 @@
 /** Starts of the embedded servers that meet others' servers and folders, or fail half-way. */
 import { execFileSync } from 'node:child_process';
-import { mkdir, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { chmod, mkdir, readdir, readFile, readlink, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { connectNats } from '../../shared/nats/connect.ts';
@@ -11,6 +11,7 @@ import { processesIn } from '../../shared/stack/processes.ts';
 import { SERVER_NAMES, type ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { freePort, loadSecrets, natsPasswords } from '../../shared/stack/state.ts';
+import { given } from '../support/given.ts';
 import { memoryOrDisk } from '../support/memory.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
 import { temporaryDir, testLogger } from '../support/stack.ts';
@@ -88,3 +89,53 @@ test.each([
   expect(processesIn(join(state, 'servers', 'postgres'), 'postgres')).toEqual([]);
   expect(processesIn(join(state, 'servers', 'nats'), 'nats-server')).toEqual([]);
 });
+
+given(process.getuid?.() === 0, 'only root has a state folder that the servers cannot enter').describe(
+  'a state folder that the servers cannot enter',
+  () => {
+    const stores = new Set<string>();
+    beforeEach(() => chmod(dir, 0o700));
+    afterEach(async () => {
+      for (const store of stores) await rm(store, { recursive: true });
+      stores.clear();
+    });
+
+    /** @returns the folder of its data. */
+    async function choose(name: string): Promise<string> {
+      const stateDir = join(dir, name, 'state');
+      await mkdir(stateDir, { recursive: true });
+      await chooseServerRuntime(stateDir, { ...common, stateDir });
+      const store = await readlink(join(stateDir, 'servers'));
+      stores.add(store);
+      return store;
+    }
+
+    // Its data was renamed, with advice to delete it.
+    test('was moved and moved back, and started empty', async () => {
+      const store = await choose('one');
+      await writeFile(join(store, 'data'), 'kept');
+      await rename(join(dir, 'one'), join(dir, 'two'));
+      const other = await choose('two');
+      expect(other).not.toBe(store);
+      await rename(join(dir, 'two'), join(dir, 'one'));
+      expect(await choose('one')).toBe(store);
+      expect(await readFile(join(store, 'data'), 'utf8')).toBe('kept');
+      // A new folder in its place has other passwords, so its servers could not use the data.
+      await rm(join(dir, 'one'), { recursive: true });
+      expect(await choose('one')).toBe(store);
+      expect(await readdir(store)).not.toContain('data');
+      const aside = (await readdir(dirname(store))).find((name) => name.startsWith(`${basename(store)}.removed-`))!;
+      stores.add(join(dirname(store), aside));
+      expect(await readFile(join(dirname(store), aside, 'data'), 'utf8')).toBe('kept');
+    });
+
+    test('and that has its data inside was refused with EISDIR', async () => {
+      const servers = join(dir, 'one', 'state', 'servers');
+      await mkdir(servers, { recursive: true });
+      await expect(choose('one')).rejects.toMatchObject({
+        code: 'STACK_START_FAILED',
+        message: expect.stringContaining(`User nobody cannot enter the state folder ${dirname(servers)}`),
+      });
+    });
+  },
+);
