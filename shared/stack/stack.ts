@@ -11,7 +11,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay, setTimeout as sleep } from 'node:timers/promises';
-import { connect, describeUrl } from '../db/connect.ts';
+import { connect, describeUrl, MIGRATION_LOCK } from '../db/connect.ts';
 import { applyRoles, type DatabaseRole, isProvisioned, provisionRoles } from '../db/roles.ts';
 import { explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
@@ -378,12 +378,20 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
 
 /**
  * Creates the roles in a cluster that lacks them, because it is new or of an earlier release, and sets the owners of the
- * tables. It does the same for a database that was restored into the cluster.
+ * tables. It does the same for a database that was restored into the cluster. A process that migrates applies the roles itself
+ * at its end; two at a time would change the same tables, and one would fail.
  */
 async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void> {
   await using admin = await connect({ url: postgresUrl(record, secrets.databasePassword), name: 'tidemark roles' });
   if (!(await isProvisioned(admin))) await provisionRoles(admin, databasePasswords(secrets));
-  await applyRoles(admin);
+  const lock = [MIGRATION_LOCK, 0];
+  const { rows } = await admin.query('select pg_try_advisory_lock($1, $2) as held', lock);
+  if (!rows[0].held) return;
+  try {
+    await applyRoles(admin);
+  } finally {
+    await admin.query('select pg_advisory_unlock($1, $2)', lock);
+  }
 }
 
 /** Makes the state folder. @returns its path without links. @throws TidemarkError CONFIGURATION_INVALID */

@@ -4,6 +4,7 @@ import { chmod, mkdir, readdir, readFile, readlink, rename, rm, writeFile } from
 import { basename, dirname, join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { connect, MIGRATION_LOCK } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { chooseServerRuntime } from '../../shared/stack/docker.ts';
 import { natsUrl } from '../../shared/stack/nats.ts';
@@ -88,6 +89,24 @@ test.each([
   await expect(acquire()).rejects.toThrow(/EISDIR|EEXIST|ENOTEMPTY|ENOTDIR/);
   expect(processesIn(join(state, 'servers', 'postgres'), 'postgres')).toEqual([]);
   expect(processesIn(join(state, 'servers', 'nats'), 'nats-server')).toEqual([]);
+});
+
+// Both changed the same tables: one of them ended with "tuple concurrently updated".
+test('a start changed owners and privileges while another process migrated', async () => {
+  const stack = await acquire();
+  await using other = await connect({ url: stack.databaseUrl, name: 'test' });
+  await other.query('create table ledger (x int)');
+  const ownerAfterStart = async () => {
+    await acquire();
+    const { rows } = await other.query(`select tableowner from pg_tables where tablename = 'ledger'`);
+    return rows[0].tableowner;
+  };
+  await other.query('select pg_advisory_lock($1, 0)', [MIGRATION_LOCK]);
+  expect(await ownerAfterStart()).toBe('tidemark');
+  await other.query('select pg_advisory_unlock_all()');
+  expect(await ownerAfterStart()).toBe('tidemark_owner');
+  const { rows: locks } = await other.query(`select from pg_locks where locktype = 'advisory'`);
+  expect(locks).toEqual([]);
 });
 
 given(process.getuid?.() === 0, 'only root has a state folder that the servers cannot enter').describe(
