@@ -7,7 +7,7 @@ import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
-import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
+import { MIGRATIONS_DIR, type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { codeOf, explain, outageCode } from '../../shared/errors.ts';
 import { createLogger, type Logger } from '../../shared/logger.ts';
@@ -139,14 +139,14 @@ export async function openContext(
   // From here on, a server that dies is restarted and awaited.
   stack.supervise();
   const note = (message: string) => output.note(message);
-  const migrations = await retryThroughOutage(() => migrateDatabase(databaseUrls.owner), {
-    signal: stopping.signal,
-    note,
-  });
   const onWait = (message: string) => {
     reportedLog.warn(message);
     output.note(message);
   };
+  const migrations = await retryThroughOutage(() => migrateDatabase(databaseUrls.owner, stopping.signal, onWait), {
+    signal: stopping.signal,
+    note,
+  });
   const connections = cleanup.use(
     new SharedConnections((url) => connectNats(url, `tidemark ${name}`, { signal: stopping.signal, onWait })),
   );
@@ -212,9 +212,26 @@ const natsUrlsOf = (settings: Settings, stack: Stack) => ({
   operator: settings.SVC_NATS_OPERATOR_URL?.href ?? stack.natsOperatorUrl,
 });
 
-async function migrateDatabase(url: string): Promise<MigrationReport> {
+async function migrateDatabase(
+  url: string,
+  signal: AbortSignal,
+  onWait: (message: string) => void,
+): Promise<MigrationReport> {
   await using client = await connect({ url, name: 'tidemark migrate' });
-  return await migrate(client);
+  // Ends a query that runs or waits. Each migration is one transaction, so none is left half done.
+  const stop = () => client.connection.stream.destroy();
+  signal.addEventListener('abort', stop);
+  try {
+    signal.throwIfAborted();
+    return await migrate(client, MIGRATIONS_DIR, () =>
+      onWait('waiting for another process that migrates the database'),
+    );
+  } catch (error) {
+    signal.throwIfAborted();
+    throw error;
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
 }
 
 /** For processes that read: uses the unix socket if there is one. */

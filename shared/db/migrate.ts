@@ -58,10 +58,15 @@ const migrationFiles = (directory: string): string[] =>
 
 /**
  * Applies the missing migrations. With a role that may not change the schema it only checks that none is missing.
+ * @param onWait called before it waits for another process that migrates
  * @throws TidemarkError DATABASE_UNSUPPORTED for an unsupported version of TimescaleDB, MIGRATION_DRIFT when an applied
  *   file was changed afterwards, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
  */
-export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
+export async function migrate(
+  client: Client,
+  directory: string = MIGRATIONS_DIR,
+  onWait: () => void = () => {},
+): Promise<MigrationReport> {
   const files = migrationFiles(directory);
   await requireTimescale(client);
   const { rows: may } = await client.query(`select has_schema_privilege('public', 'create') as create`);
@@ -69,7 +74,11 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
   const applied: string[] = [];
   const present: string[] = [];
   // A session lock, not one of a transaction: two processes must not both create the table of applied migrations.
-  await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
+  const { rows: locks } = await client.query('select pg_try_advisory_lock($1, $2) as held', [MIGRATION_LOCK, 0]);
+  if (!locks[0].held) {
+    onWait();
+    await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
+  }
   try {
     await client.query(`create table if not exists schema_migrations
       (name text primary key, sha256 text not null, applied_at timestamptz not null default clock_timestamp())`);

@@ -1,7 +1,7 @@
 import { cp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { type Client, connect } from '../../shared/db/connect.ts';
+import { type Client, connect, MIGRATION_LOCK } from '../../shared/db/connect.ts';
 import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../../shared/db/migrate.ts';
 import {
   ATTEMPT_STATES,
@@ -17,7 +17,9 @@ import type { PgType } from '../../shared/registry/definition.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
+import { type Answer, beginCommand } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
+import { eventually } from '../support/serving.ts';
 import { createTestEnv, execute, type TestEnv, withDatabase } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -143,6 +145,36 @@ describe('migrating an empty database', () => {
     const files = await allFiles();
     expect(reports.map((report) => report.applied.length).sort()).toEqual([0, 0, 0, files.length]);
     for (const { applied, present } of reports) expect([...present, ...applied]).toEqual(files);
+  });
+
+  test.each([
+    ['waited for another process', `select pg_advisory_lock(${MIGRATION_LOCK}, 0)`],
+    ['changed the schema', 'begin; create table schema_migrations ()'],
+  ])('ignored Ctrl-C while it %s', async (what, hold) => {
+    await using other = await open(url);
+    await other.query(hold);
+    const command = beginCommand(['status'], {
+      SVC_DATABASE_URL: url,
+      SVC_NATS_URL: env.natsUrl,
+      SVC_STATE_DIR: env.dir,
+    });
+    let answer: Answer | undefined;
+    void command.done.then((given) => {
+      answer = given;
+    });
+    const waiting = `select from pg_stat_activity where datname = current_database()
+      and application_name = 'tidemark migrate' and wait_event_type = 'Lock'`;
+    await eventually(async () => (await execute(url, waiting)).rowCount === 1, 'it is held up');
+    command.stop();
+    try {
+      await eventually(async () => answer !== undefined, 'it ends');
+    } finally {
+      await other.query('rollback; select pg_advisory_unlock_all()');
+      await command.done;
+    }
+    expect(answer).toMatchObject({ exit: 130, json: { error: { code: 'INTERRUPTED' } } });
+    const note = 'waiting for another process that migrates the database';
+    expect(answer!.stderr.includes(note)).toBe(what === 'waited for another process');
   });
 
   test.each([
