@@ -119,12 +119,16 @@ export class ProvedChain {
       return digest;
     };
     const found: Lost[] = [];
+    // The last block of a run says nothing about the blocks below a break.
+    const breaks = await this.#catalog.chainBreaks(HEADERS);
     let isBehind = false;
     for (const dataset of CHAIN_DATASETS) {
       for (const run of await this.#runs(dataset)) {
         isBehind ||= run.to > end;
-        const first = await this.#firstLost(dataset, run, end, digestOf);
-        if (first) found.push({ span: { from: first.from, to: run.to }, first });
+        for (const linked of splitAt(run, breaks)) {
+          const first = await this.#firstLost(dataset, linked, end, digestOf);
+          if (first) found.push({ span: { from: first.from, to: linked.to }, first });
+        }
       }
     }
     if (isBehind) onBehind();
@@ -161,27 +165,31 @@ export class ProvedChain {
     }
   }
 
-  /** @throws TidemarkError CHAIN_REORGANISED if the block does not follow the one that is proved below it. */
+  /** @throws TidemarkError CHAIN_REORGANISED if the block does not follow the one that is published or proved below it. */
   async checkLink(height: number, prevHash: string): Promise<void> {
-    const below = await this.#provedAt(height - 1);
-    const span = below && spanOf(below.partitionKey);
+    const below = await this.#unitAt(height - 1);
     // A unit that is ingested again may lie inside the one that it replaces.
-    if (!span || span.to !== height) return;
-    const hashes = await this.#opened.node.hashes(span.from, span.to - 1);
-    if (hashes.at(-1) === prevHash && hashesDigest(hashes) === below.manifest.document.sha256) return;
+    if (!below || below.span.to !== height) return;
+    const hashes = await this.#opened.node.hashes(below.span.from, below.span.to - 1);
+    if (hashes.at(-1) === prevHash && hashesDigest(hashes) === below.documentSha256) return;
     throw new TidemarkError(
       'CHAIN_REORGANISED',
-      `Block ${height} follows ${prevHash}, but another block is proved at height ${height - 1}`,
+      `Block ${height} follows ${prevHash}, but another block is ${below.state} at height ${height - 1}`,
       { details: { height, prev_hash: prevHash } },
     );
   }
 
-  async #provedAt(height: number): Promise<ProvedRow | undefined> {
+  /** The unit of a height. One that awaits its proof counts before a proved one, which it replaces. */
+  async #unitAt(height: number): Promise<(ProvedUnit & { readonly state: 'published' | 'proved' }) | undefined> {
     if (height < 0) return undefined;
     for (const dataset of CHAIN_DATASETS) {
       const rows = await this.#catalog.overlapping(dataset, SOURCE_ID, { from: height, to: height + 1 });
-      const found = rows.filter(isProved).find(({ synthetic }) => synthetic === this.#isSample);
-      if (found) return found;
+      for (const row of rows.filter(({ synthetic }) => synthetic === this.#isSample)) {
+        const span = spanOf(row.partitionKey);
+        const [newest] = await this.#catalog.attempts(dataset, row.partitionKey);
+        if (newest?.state === 'published') return { span, documentSha256: newest.document.sha256, state: 'published' };
+        if (isProved(row)) return { span, documentSha256: row.manifest.document.sha256, state: 'proved' };
+      }
     }
     return undefined;
   }
@@ -207,6 +215,12 @@ export function spanOf(key: string): Range {
   const { span } = keyFacts(HEADERS, key);
   assert(span, 'a height has a span');
   return span;
+}
+
+/** The parts of a run that begin at its start and at each of the heights inside it. */
+function splitAt({ from, to }: Range, heights: readonly number[]): Range[] {
+  const starts = [from, ...heights.filter((height) => height > from && height < to)];
+  return starts.map((start, index) => ({ from: start, to: starts[index + 1] ?? to }));
 }
 
 /** Merges overlapping stretches, in order. */
