@@ -20,10 +20,18 @@ test('documents of a day are files of its name and files in a folder of its name
   for (const name of [...files, ...others]) await writeFile(join(folder, name), 'x');
   const found = await archivedDocuments(folderOf(folder), 'csv');
   expect(found.map(({ day, name }) => [day, name])).toEqual([
-    ['2024-01-02', '2024-01-02 evening.CSV'],
     ['2024-01-02', '2024-01-02.csv'],
+    ['2024-01-02', '2024-01-02 evening.CSV'],
     ['2024-01-03', '2024-01-03/holdings.csv'],
   ]);
+});
+
+// A blank, a bracket and a hyphen sort before the dot of an extension.
+test("the first document of a day came after its later ones, so that its older facts were the day's", async () => {
+  const folder = await temporaryDir();
+  const files = ['2026-05-06.csv', '2026-05-06 (1).csv', '2026-05-06-2.csv', '2026-05-06_3.csv', '2026-05-07.csv'];
+  for (const name of files) await writeFile(join(folder, name), 'x');
+  expect((await archivedDocuments(folderOf(folder), 'csv')).map(({ name }) => name)).toEqual(files);
 });
 
 // The documents behind the link were skipped without a word.

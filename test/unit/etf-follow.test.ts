@@ -63,7 +63,7 @@ test('of a day that is proved, a document with other facts was not requested aga
   const said = (outstanding: string) => documentOf('IBIT', dayOf('IBIT', FIRST, { sharesOutstanding: outstanding }));
   await write(FIRST, said('30000000'));
   await write(`${FIRST} evening`, said('31000000'));
-  expect(await look()).toEqual([`${FIRST} evening`, FIRST]);
+  expect(await look()).toEqual([FIRST, `${FIRST} evening`]);
   known('proved', FIRST, said('30000000'));
   expect(await look()).toEqual([`${FIRST} evening`]);
   known('proved', FIRST, said('31000000'), 2);

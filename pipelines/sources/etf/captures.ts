@@ -156,8 +156,9 @@ export interface FolderDocument {
 const DATED = /^(\d{4}-\d{2}-\d{2})(?:[^0-9].*)?$/;
 
 /**
- * Lists a folder of one issuer's documents archived by day, sorted by day and name: `<YYYY-MM-DD>.<ext>`, with any text
- * after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names.
+ * Lists a folder of one issuer's documents archived by day, sorted by day and name without extension:
+ * `<YYYY-MM-DD>.<ext>`, with any text after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the
+ * issuer's own names.
  * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE.
  */
 export async function archivedDocuments(base: URL, extension: string): Promise<FolderDocument[]> {
@@ -181,7 +182,9 @@ export async function archivedDocuments(base: URL, extension: string): Promise<F
     if (!(await isFolder(folder, entry))) await add(day, entry.name);
     else for (const { name } of await entriesOf(join(folder, entry.name))) await add(day, entry.name, name);
   }
-  return documents.sort((a, b) => (a.name < b.name ? -1 : 1));
+  // The name breaks a tie of `a.csv` and `a.CSV`.
+  const order = ({ name }: FolderDocument) => `${name.slice(0, -extension.length - 1)}\n${name}`;
+  return documents.sort((a, b) => (order(a) < order(b) ? -1 : 1));
 }
 
 /** A symbolic link counts as what it leads to; one that leads out of the archive is refused when its documents are read. */
