@@ -2,8 +2,13 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
+import { exchangeA } from '../../pipelines/sources/exchange_a/feed.ts';
 import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
-import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
+import type { DecodedItem, Selection } from '../../pipelines/sources/feed-types.ts';
+import { loadSettings } from '../../shared/config/load.ts';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import { createLogger } from '../../shared/logger.ts';
+import { faultOf } from '../support/faults.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, EXCHANGE_A, fileOf, pieceSizes, shapes } from '../support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, endsOf, refusalOf, runsOf } from '../support/trades.ts';
@@ -73,6 +78,33 @@ describe('a month', () => {
     ['go past its end', [row(1), shifted(row(2), 2, 31)], 'SOURCE_OUTSIDE_PARTITION', 2],
   ])('whose rows %s is refused', (_, list, code, line) => {
     expect(refusalOf(() => decodeMonth(fileOf(EXCHANGE_A, list), 31))).toMatchObject({ code, details: { line } });
+  });
+});
+
+describe('a range of months', () => {
+  const periodsOf = async (options: Selection['options'], reingest = false) => {
+    const [feed] = exchangeA.feeds;
+    const settings = loadSettings({ env: {}, cwd: '/' });
+    const needs = { settings, log: createLogger('silent', 'test'), signal: new AbortController().signal };
+    const location = new URL('file:///archive/');
+    await using opened = await feed.open({ ...needs, location, catalog: {} as Catalog });
+    const events = await Array.fromAsync(opened.select({ options: { granularity: 'monthly', ...options }, reingest }));
+    return events.map((event) => event.kind === 'document' && event.request.period);
+  };
+
+  test('that named some of its days replaced all of them', async () => {
+    const part = { from: '2024-01-15', to: '2024-02-29' };
+    await faultOf(periodsOf(part, true), 'USAGE');
+    await faultOf(periodsOf({ from: '2024-01-01', to: '2024-02-28' }, true), 'USAGE');
+    expect(await periodsOf({ from: '2024-01-01', to: '2024-02-29' }, true)).toEqual(['2024-01', '2024-02']);
+    expect(await periodsOf({ ...part, granularity: 'daily' }, true)).toHaveLength(46);
+    expect(await periodsOf(part)).toEqual(['2024-01', '2024-02']);
+  });
+
+  test('without an end asked for the month that is not over', async () => {
+    const now = new Date();
+    const last = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 0)).toISOString().slice(0, 7);
+    expect((await periodsOf({ from: '2024-01-15' })).at(-1)).toBe(last);
   });
 });
 

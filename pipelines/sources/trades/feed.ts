@@ -132,10 +132,10 @@ async function planned(
   source: FileDaySource,
   dataset: DatasetDefinition,
   catalog: Catalog,
-  { options }: Selection,
+  { options, reingest }: Selection,
 ): Promise<FileDayRequest[]> {
   const { granularity = 'daily' } = options;
-  const { to = lastEnded(dataset) } = options;
+  const { to = granularity === 'monthly' ? endOfLastMonth(lastEnded(dataset)) : lastEnded(dataset) } = options;
   const from = options.from ?? (await catalog.firstKey(dataset));
   if (from === undefined) {
     throw new TidemarkError(
@@ -144,7 +144,22 @@ async function planned(
     );
   }
   if (from > to) throw new TidemarkError('USAGE', `--from ${from} is after the last day, ${to}`);
-  return source.plan(from, to, granularity as FileDayRequest['granularity']);
+  const requests = source.plan(from, to, granularity as FileDayRequest['granularity']);
+  const days = requests.flatMap(({ partitions }) => partitions.map(({ key }) => key));
+  // A backfill publishes what the rest of a month lacks; a reingest would replace days that nobody named.
+  if (reingest && (days[0] !== from || days.at(-1) !== to)) {
+    throw new TidemarkError(
+      'USAGE',
+      `A ${granularity} reingest of ${from} to ${to} would replace ${days[0]} to ${days.at(-1)}: name whole months, or days with --granularity daily`,
+    );
+  }
+  return requests;
+}
+
+/** The last day of the last month that is over on the evening of `day`. */
+function endOfLastMonth(day: string): string {
+  const next = dayKey(Date.parse(`${day}T00:00:00Z`) + DAY_MS);
+  return dayKey(Date.parse(`${next.slice(0, 7)}-01T00:00:00Z`) - DAY_MS);
 }
 
 /** The last file day that is over. */
