@@ -52,6 +52,21 @@ describe('a node that cannot be used', () => {
     expect(json.error.code).toBe('NODE_PRUNED');
   });
 
+  test.each<[string, Record<string, string>, string]>([
+    ['--from-height', { SVC_BITCOIN_HEADERS_END_HEIGHT: '10' }, 'Height 20 is above SVC_BITCOIN_HEADERS_END_HEIGHT'],
+    ['--to-height', { SVC_BITCOIN_HEADERS_START_HEIGHT: '30' }, 'Height 20 is below SVC_BITCOIN_HEADERS_START_HEIGHT'],
+  ])('a %s beyond a bound was an error of the database', async (option, env, message) => {
+    const { exit, json } = await bitcoin.run(['backfill', 'bitcoin', option, '20'], env);
+    expect({ exit, error: json.error }).toMatchObject({ exit: 2, error: { code: 'USAGE' } });
+    expect(json.error.message).toContain(message);
+  });
+
+  test('a first height above the tip was a backfill of nothing that went well', async () => {
+    const { exit, json } = await bitcoin.run(['backfill', 'bitcoin', '--from-height', '900000']);
+    expect({ exit, ok: json.ok, failed: json.failed }).toEqual({ exit: 1, ok: false, failed: 6 });
+    expect(json.units[0]).toMatchObject({ partition: '900000', code: 'NODE_HEIGHT_BEYOND_TIP' });
+  });
+
   test('none named', async () => {
     const { exit, json } = await bitcoin.system.run(['backfill', 'bitcoin']);
     expect({ exit, code: json.error.code }).toEqual({ exit: 2, code: 'CONFIGURATION_INVALID' });

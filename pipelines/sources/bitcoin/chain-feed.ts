@@ -99,9 +99,11 @@ class ChainFeed {
     if (note) this.#needs.log.warn({ node: node.rpc.endpoint }, note);
     const { first, last } = boundsOf(this.#needs.settings);
     const tip = settledTip(state, depth);
-    const from = options['from-height'] === undefined ? first : Number(options['from-height']);
-    const to = options['to-height'] === undefined ? Math.min(tip, last) : Number(options['to-height']);
-    checkBounds(from, to, this.#needs.settings);
+    const { 'from-height': low, 'to-height': high } = options;
+    const from = low === undefined ? first : Number(low);
+    // A first block above the tip is reported, too.
+    const to = high === undefined ? Math.min(low === undefined ? tip : Math.max(tip, from), last) : Number(high);
+    checkBounds(high === undefined ? [from] : [from, to], this.#needs.settings);
     await this.#proved.checkSameChain();
     if (!reingest) yield* this.#retractions(state);
     const requests: HeightRequest[] = [];
@@ -260,12 +262,14 @@ const boundsOf = (settings: Settings) => ({
   last: settings.SVC_BITCOIN_HEADERS_END_HEIGHT ?? Number.MAX_SAFE_INTEGER,
 });
 
-function checkBounds(from: number, to: number, settings: Settings): void {
+function checkBounds(heights: readonly number[], settings: Settings): void {
   const { first, last } = boundsOf(settings);
-  if (from < first) {
-    throw new TidemarkError('USAGE', `Height ${from} is below SVC_BITCOIN_HEADERS_START_HEIGHT, which is ${first}`);
-  }
-  if (to > last) {
-    throw new TidemarkError('USAGE', `Height ${to} is above SVC_BITCOIN_HEADERS_END_HEIGHT, which is ${last}`);
+  for (const height of heights) {
+    if (height < first) {
+      throw new TidemarkError('USAGE', `Height ${height} is below SVC_BITCOIN_HEADERS_START_HEIGHT, which is ${first}`);
+    }
+    if (height > last) {
+      throw new TidemarkError('USAGE', `Height ${height} is above SVC_BITCOIN_HEADERS_END_HEIGHT, which is ${last}`);
+    }
   }
 }
