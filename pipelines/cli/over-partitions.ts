@@ -44,13 +44,8 @@ export function selectedDatasets(names: readonly string[]): DatasetDefinition[] 
 /** Processes the partitions of the range and reports. A fault of one does not stop the others. */
 export async function overPartitions(command: ParsedCommand, job: PartitionWork): Promise<number> {
   const chosen = selectedDatasets(command.positionals);
-  const { from, to, partition, 'from-height': low, 'to-height': high } = command.values as Record<string, string>;
-  if (from !== undefined && to !== undefined && from > to) {
-    throw new TidemarkError('USAGE', `--from ${from} is after --to ${to}`);
-  }
-  if (low !== undefined && high !== undefined && Number(low) > Number(high)) {
-    throw new TidemarkError('USAGE', `--from-height ${low} is above --to-height ${high}`);
-  }
+  checkRange(command, chosen);
+  const { partition } = command.values;
   await using context = await openContext(command, job.name);
   const startedAt = performance.now();
   const units: ReportedUnit[] = [];
@@ -73,6 +68,29 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
       : `${summaryOf(units)}\n${units.length} in ${seconds(elapsedMs)}`,
   );
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
+}
+
+/** Ways to select partitions, of which a command takes one. */
+const WAYS = [['partition'], ['from', 'to'], ['from-height', 'to-height']];
+
+/** @throws TidemarkError USAGE */
+function checkRange({ values }: ParsedCommand, chosen: readonly DatasetDefinition[]): void {
+  const { from, to, 'from-height': low, 'to-height': high } = values as Record<string, string | undefined>;
+  if (from !== undefined && to !== undefined && from > to) {
+    throw new TidemarkError('USAGE', `--from ${from} is after --to ${to}`);
+  }
+  if (low !== undefined && high !== undefined && Number(low) > Number(high)) {
+    throw new TidemarkError('USAGE', `--from-height ${low} is above --to-height ${high}`);
+  }
+  const given = WAYS.map((names) => names.filter((name) => values[name] !== undefined)).filter(({ length }) => length);
+  if (given.length > 1) {
+    const [one, other] = given.map(([name]) => `--${name}`);
+    throw new TidemarkError('USAGE', `${one} and ${other} select partitions in different ways: leave one of them out`);
+  }
+  const without = chosen.find(({ partition }) => partition.kind !== 'height');
+  if (without && (low !== undefined || high !== undefined)) {
+    throw new TidemarkError('USAGE', `${without.key} has no heights`);
+  }
 }
 
 async function overDataset(
@@ -129,7 +147,6 @@ async function wantedRows(dataset: DatasetDefinition, { values }: ParsedCommand,
   const { from, to, partition, 'from-height': low, 'to-height': high } = values as Record<string, string | undefined>;
   if (partition !== undefined) return await catalog.partitionsOf(dataset, [partition]);
   if (low !== undefined || high !== undefined) {
-    if (dataset.partition.kind !== 'height') throw new TidemarkError('USAGE', `${dataset.key} has no heights`);
     const span = { from: Number(low ?? 0), to: high === undefined ? Number.MAX_SAFE_INTEGER : Number(high) + 1 };
     return await catalog.overlapping(dataset, dataset.sources[0], span);
   }

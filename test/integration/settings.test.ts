@@ -415,6 +415,24 @@ describe('the command', () => {
     expect(stdout === '').toBe(args.length > 0);
   });
 
+  test.each([
+    [
+      ['verify', 'bitcoin_block_headers', 'exchange_a_spot_trades', '--from-height', '5'],
+      'exchange_a_spot_trades has no',
+    ],
+    [['replay', 'all', '--to-height', '5'], 'has no heights'],
+    [['verify', 'bitcoin_block_headers', '--partition', '7', '--to-height', '5'], '--partition and --to-height'],
+    [
+      ['replay', 'exchange_a_spot_trades', '--partition', '2024-01-02', '--from', '2024-01-01'],
+      '--partition and --from',
+    ],
+    [['verify', 'bitcoin_block_headers', '--to', '2024-01-01', '--from-height', '5'], '--to and --from-height'],
+  ])('a selection was ignored, or refused after a dataset was processed: %j', (args, reason) => {
+    // Nothing is opened before the refusal.
+    const { exit, stderr } = run(args, { SVC_DATABASE_URL: 'postgres://127.0.0.1:1/none' });
+    expect([exit, stderr]).toEqual([2, expect.stringContaining(reason)]);
+  });
+
   test('shows help and ends with 0', () => {
     for (const [args, part] of [
       [['help'], 'backfill'],
