@@ -6,8 +6,11 @@ import type { LakeFile } from '../../serving/lake/format.ts';
 import { reachOf } from '../../serving/lake/plan.ts';
 import type { LakeTarget, StagedFile } from '../../serving/lake/target.ts';
 import { DAY_MS } from '../../shared/dates.ts';
+import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
 import { expectServed, faultsOf, filesIn, openLake, rootOf, writeLake } from '../support/lake.ts';
+import { csvOf, System, writeDocument } from '../support/pipeline.ts';
+import { sequence } from '../support/proof-log.ts';
 import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
 import { OWN_MATRIX } from '../support/rights.ts';
 import { eventually, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
@@ -464,4 +467,22 @@ test('a change reaches the dates before and after it that the lake holds, and el
       planned: { from: dates[2], to: dates[14] + DAY_MS },
     },
   ]);
+});
+
+test('a lake that was interrupted was answered as a whole one', async () => {
+  await using system = await System.create();
+  for (const [index, day] of ['2024-01-01', '2024-01-02'].entries()) {
+    await sequence(system.env);
+    await writeDocument(system.vendor, day, csvOf({ day, firstId: 1 + index * 30, seed: 1, rows: 30, timeUnit: 'ms' }));
+    expect((await system.backfill(day, day)).exit).toBe(0);
+  }
+  // As a sequencer that is at work: the lake waits for the signature of the second day.
+  await system.rows(`select pg_advisory_lock(${PROOF_LOG_LOCK}, 4711)`);
+  const running = system.begin(['lake', '--to', folder], { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX });
+  const waits = `select 1 from pg_stat_activity where datname = current_database() and application_name = 'tidemark lake'
+    and query like '%signed_size%'`;
+  await eventually(async () => (await system.rows(waits)).length > 0, 'the lake waits');
+  running.stop();
+  const { exit, json } = await running.done;
+  expect({ exit, json }).toMatchObject({ exit: 130, json: { ok: false, interrupted: true, files: 0, failed: [] } });
 });

@@ -89,12 +89,14 @@ export async function runLake(command: ParsedCommand): Promise<number> {
   }
   const { report, stopped } = last;
   const ms = performance.now() - startedAt;
-  const ok = report.failed.length === 0;
-  output.answer({ command: 'lake', ok, ...report, seconds: Math.round(ms / 100) / 10 }, () =>
-    [`${textOf(report)}, ${seconds(ms)}`, ...hintsOf(report)].join('\n'),
-  );
-  if (stopped && !follow) return EXIT.INTERRUPTED;
-  return ok ? EXIT.DONE : EXIT.FAILED;
+  // A lake that is followed ends by being stopped.
+  const interrupted = stopped && follow !== true;
+  const ok = !interrupted && report.failed.length === 0;
+  output.answer({ command: 'lake', ok, interrupted, ...report, seconds: Math.round(ms / 100) / 10 }, () => {
+    const head = interrupted ? ['Interrupted; the same command continues where it stopped.'] : [];
+    return [...head, `${textOf(report)}, ${seconds(ms)}`, ...hintsOf(report, interrupted)].join('\n');
+  });
+  return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
 }
 
 const progressOf = ({ planned, written, rows }: { planned: number; written: number; rows: number }) =>
@@ -107,10 +109,10 @@ function textOf({ folder, files, rows, bytes, written, replaced, removed, change
   ].join('; ');
 }
 
-const hintsOf = ({ skipped, failed, files }: Report): string[] => [
+const hintsOf = ({ skipped, failed, files }: Report, interrupted: boolean): string[] => [
   ...skipped.map(({ dataset, why }) => `  ${dataset}: not written: ${why}`),
   ...failed.map(({ path, why }) => `  ${path}: failed: ${why}`),
-  ...(files === 0 && skipped.length === 0 ? ['  Nothing is proved yet.'] : []),
+  ...(files === 0 && skipped.length === 0 && !interrupted ? ['  Nothing is proved yet.'] : []),
 ];
 
 const errorOf = ({ code, message }: { readonly code: string; readonly message: string }): Error =>
