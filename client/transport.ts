@@ -106,7 +106,7 @@ export class Transport {
     const hangUp = () => late.abort();
     if (response.ok) return { response, hangUp };
     const error = await errorOf(withinStalls(response, stallTimeoutMs, hangUp));
-    // A text that an abort cut off is no reason to try again, nor the caller's error.
+    // After an abort the caller gets the abort's reason, and nothing is tried again.
     signal?.throwIfAborted();
     return {
       error,

@@ -165,8 +165,8 @@ describe('coverage is looked at in the snapshot of the read', () => {
       for (const size of [1, 2, 3]) {
         await sign(size);
         const { headers } = await ask({ mode, n_rows: 2 });
-        const told = Buffer.from(String(headers['x-svc-checkpoint']), 'base64').toString();
-        expect([mode, told]).toEqual([mode, `of ${size} leaves`]);
+        const checkpoint = Buffer.from(String(headers['x-svc-checkpoint']), 'base64').toString();
+        expect([mode, checkpoint]).toEqual([mode, `of ${size} leaves`]);
       }
     }
     await execute(env.databaseUrl, 'delete from proof_head');

@@ -1,5 +1,10 @@
 /** As much of a document as the page's modules use, for tests that need no browser: elements, their text and their listeners. */
 
+import { once } from 'node:events';
+import type { Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { vi } from 'vitest';
+
 export class PageElement extends EventTarget {
   readonly tag: string;
   readonly attributes = new Map<string, string>();
@@ -48,12 +53,21 @@ export class PageElement extends EventTarget {
       if (child.tag === 'button' && (child.textContent === name || child.attributes.get('aria-label') === name))
         return child;
     }
-    throw new Error(`there is no button ${name}`);
+    throw new Error(`the element has no button ${name}`);
   }
 
   click(): void {
     this.dispatchEvent(new Event('click'));
   }
+}
+
+/** Listens, and gives the page's modules these globals and a `fetch` that reaches the server. */
+export async function servePage(server: Server, globals: object): Promise<void> {
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const { port } = server.address() as AddressInfo;
+  const ask = fetch;
+  for (const [name, value] of Object.entries(globals)) vi.stubGlobal(name, value);
+  vi.stubGlobal('fetch', (path: string, init: RequestInit) => ask(`http://127.0.0.1:${port}${path}`, init));
 }
 
 /** Globals of a page whose every id is an element. */

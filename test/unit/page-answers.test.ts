@@ -1,12 +1,10 @@
 /** Answers that break off or are cut, as the operator's page reads and shows them. */
-import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { Candles } from '../../serving/page/static/candles.js';
 import { problem } from '../../serving/page/static/problem.js';
 import { readRows } from '../../serving/page/static/rows.js';
-import { pageGlobals } from '../support/page-dom.ts';
+import { pageGlobals, servePage } from '../support/page-dom.ts';
 
 /** What the chart was told to draw; drawing it needs a browser. */
 const drawn = vi.hoisted(() => ({ candles: [] as { time: number; open?: number }[] }));
@@ -23,11 +21,7 @@ const server = createServer((_, response) => answer(response));
 let look: () => void;
 
 beforeAll(async () => {
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const { port } = server.address() as AddressInfo;
-  const ask = fetch;
-  for (const [name, value] of Object.entries(globals)) vi.stubGlobal(name, value);
-  vi.stubGlobal('fetch', (path: string, init: RequestInit) => ask(`http://127.0.0.1:${port}${path}`, init));
+  await servePage(server, globals);
   vi.stubGlobal(
     'IntersectionObserver',
     class {

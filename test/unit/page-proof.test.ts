@@ -1,10 +1,8 @@
 /** The panel of a day's proof on the operator's page, whose answers come in another order than they were asked for. */
-import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { showNoProof, showProof } from '../../serving/page/static/proof.js';
-import { pageGlobals } from '../support/page-dom.ts';
+import { pageGlobals, servePage } from '../support/page-dom.ts';
 
 const { byId, globals } = pageGlobals();
 const DAY_MS = 86_400_000;
@@ -15,11 +13,7 @@ const server = createServer(({ url }, response) => {
 });
 
 beforeAll(async () => {
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const { port } = server.address() as AddressInfo;
-  const ask = fetch;
-  for (const [name, value] of Object.entries(globals)) vi.stubGlobal(name, value);
-  vi.stubGlobal('fetch', (path: string, init: RequestInit) => ask(`http://127.0.0.1:${port}${path}`, init));
+  await servePage(server, globals);
 });
 afterAll(() => {
   vi.unstubAllGlobals();

@@ -58,7 +58,7 @@ const SCRATCH = { native: 'replay_native', aligned: 'replay_aligned' } as const;
 
 /**
  * @throws TidemarkError PARTITION_PROOF_FAILED if the log no longer yields the manifest's content, PARTITION_CHANGED if the
- * partition is no longer as `row` has it.
+ * partition has changed since `row` was read.
  */
 export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Promise<ReplayResult> {
   const { dataset, client, catalog, connection, projection } = needs;

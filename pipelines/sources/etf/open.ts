@@ -56,7 +56,7 @@ async function* readArchived(
 ): AsyncGenerator<Read> {
   const unreadable = new Set<string>();
   for await (const fetch of needs.archive!.fetches(issuer.sourceId)) {
-    // Documents of several days that say that there is no data may have the same bytes.
+    // Documents without data have the same bytes for several days.
     const document = [fetch.sha256, fetch.asked.day, fetch.asked.filed_day].join(' ');
     if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(document)) continue;
     try {
