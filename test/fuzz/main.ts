@@ -19,27 +19,39 @@ import { BlockCoverage } from './coverage.ts';
 const ROOT = join(import.meta.dirname, '..', '..');
 const COUNTS: Readonly<Record<string, number>> = { documents: 100_000, requests: 10_000, http: 1000 };
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    seed: { type: 'string', default: '1' },
-    count: { type: 'string' },
-    plain: { type: 'boolean', default: false },
-    targets: { type: 'string' },
-    replay: { type: 'string' },
-    only: { type: 'string' },
-    out: { type: 'string', default: join(ROOT, '.tidemark/fuzz') },
-  },
-});
+const USAGE =
+  'usage: npm run fuzz -- documents|requests|http [--seed N] [--count N]; test/fuzz/main.ts has the options\n';
+
+function usage(): never {
+  process.stderr.write(USAGE);
+  process.exit(2);
+}
+
+function parsed() {
+  try {
+    return parseArgs({
+      allowPositionals: true,
+      options: {
+        seed: { type: 'string', default: '1' },
+        count: { type: 'string' },
+        plain: { type: 'boolean', default: false },
+        targets: { type: 'string' },
+        replay: { type: 'string' },
+        only: { type: 'string' },
+        out: { type: 'string', default: join(ROOT, '.tidemark/fuzz') },
+      },
+    });
+  } catch (error) {
+    process.stderr.write(`${(error as Error).message}\n`);
+    return usage();
+  }
+}
+
+const { values, positionals } = parsed();
 const [kind] = positionals;
 const seed = Number(values.seed);
 const count = Number(values.count ?? COUNTS[kind]);
-if (!(kind in COUNTS) || !Number.isSafeInteger(seed) || !Number.isSafeInteger(count)) {
-  process.stderr.write(
-    'usage: npm run fuzz -- documents|requests|http [--seed N] [--count N]; test/fuzz/main.ts has the options\n',
-  );
-  process.exit(2);
-}
+if (!(kind in COUNTS) || !Number.isSafeInteger(seed) || !Number.isSafeInteger(count)) usage();
 const note = (line: string) => void process.stdout.write(`${line}\n`);
 
 async function documents(): Promise<number> {

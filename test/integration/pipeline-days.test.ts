@@ -3,6 +3,7 @@ import { cp, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { describeStatus } from '../../pipelines/cli/commands/status.ts';
 import { consecutiveDays, writeMonth } from '../../pipelines/sources/exchange_a/sample.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
@@ -112,6 +113,15 @@ describe('ids of neighbouring days', () => {
       { before: '2024-03-02', partition: '2024-03-03', last_offset: '1000', first_offset: '1018' },
     ]);
     expect(status).toMatchObject({ gaps: [], partitions: { proved: 4, missing: 0 } });
+    expect(describeStatus(status)).not.toContain('more');
+    // The status lists 100 partitions and 20 late arrivals.
+    const cut = {
+      ...status,
+      partitions: { ...status.partitions, published: 1200, quarantined: 3 },
+      late_arrivals_total: 2,
+    };
+    expect(describeStatus(cut)).toContain('and 1,203 more partitions that are not proved');
+    expect(describeStatus(cut)).toContain('and 2 more late arrivals');
   });
 
   test('that overlap are quarantined with the reason; the day before stays as it is', async () => {

@@ -95,7 +95,7 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
   context.output.answer({ command: 'status', ok, datasets: all, columnstore, proof_log: proofLog, lakes }, () =>
     [
-      ...all.map(describe),
+      ...all.map(describeStatus),
       ...(columnstore ?? []).map(describeColumns),
       describeProofLog(proofLog),
       ...lakes.map(describeLake),
@@ -123,8 +123,10 @@ async function statusesOf(context: Context) {
 const describeStretch = (range: Status['gaps'][number]) =>
   `${range.source}  ${range.from} .. ${range.to}  (${range.from_utc} .. ${range.to_utc_exclusive})`;
 
-function describe(status: Status): string {
+/** For people. A list that is cut says how many more there are. */
+export function describeStatus(status: Status): string {
   const { partitions, log } = status;
+  const unproved = partitions.publishing + partitions.published + partitions.quarantined;
   const lines = [
     `${status.dataset}${status.synthetic ? '  (synthetic sample)' : ''}`,
     table(
@@ -149,7 +151,9 @@ function describe(status: Status): string {
       (unit) =>
         `${unit.state.padEnd(9)} ${unit.partition} attempt ${unit.attempt}${unit.reason ? `: ${unit.reason}` : ''}`,
     ),
+    ...moreOf('partitions that are not proved', unproved - status.unproved.length),
     ...status.late_arrivals.map((late) => `late      ${late.partition} at ${late.at_utc}: ${late.reason}`),
+    ...moreOf('late arrivals', status.late_arrivals_total - status.late_arrivals.length),
   ];
   if (log?.fault) lines.push(`log       ${log.fault}`);
   if (log) {
@@ -159,6 +163,8 @@ function describe(status: Status): string {
   }
   return lines.join('\n');
 }
+
+const moreOf = (what: string, count: number) => (count > 0 ? [`          and ${grouped(count)} more ${what}`] : []);
 
 const describeColumns = ({ table, chunks, compacted_chunks, row_bytes, column_bytes }: ColumnstoreTable) =>
   `columns   ${table}: ${compacted_chunks} of ${chunks} chunks, ${(row_bytes / 1e6).toFixed(1)} MB became ${(column_bytes / 1e6).toFixed(1)} MB`;
