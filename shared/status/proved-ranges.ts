@@ -81,10 +81,17 @@ const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snap
 
 function missingIn({ partition: { kind } }: DatasetDefinition, gap: Range, known: readonly Range[]): number {
   const inside = clip(known, gap.from, gap.to);
-  // Captures are expected on market days only; a gap holds at least one.
-  if (kind === 'capture') return inside.length > 0 ? 0 : 1;
+  if (kind === 'capture') return isKnownOnMarketDays(gap, inside) ? 0 : 1;
   const expectedIn = ({ from, to }: Range) => (kind === 'height' ? to - from : Math.round((to - from) / DAY_MS));
   return inside.reduce((sum, one) => sum - expectedIn(one), expectedIn(gap));
+}
+
+/** Captures are expected on market days only; a gap holds at least one, and may hold several, of which some are known. */
+function isKnownOnMarketDays({ from, to }: Range, known: readonly Range[]): boolean {
+  for (let ms = from; ms < to; ms += DAY_MS) {
+    if (isMarketDay(dayKey(ms)) && !known.some((one) => one.from <= ms && ms < one.to)) return false;
+  }
+  return known.length > 0;
 }
 
 function namedRange(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: DayRange): NamedRange {

@@ -74,14 +74,15 @@ test('the next market day, and how many have passed', () => {
   expect(() => isMarketDay('2026-02-30')).toThrow(/is not a calendar day/);
 });
 
+const ms = (day: string) => Date.parse(`${day}T00:00:00Z`);
+const run = (from: string, to: string) => ({
+  source: 'etf_ishares_ibit_daily',
+  span: { from: ms(from), to: ms(to) },
+  fromMs: ms(from),
+  throughMs: ms(to),
+});
+
 test('proved through a Friday was said to be proved through the Sunday after it', () => {
-  const ms = (day: string) => Date.parse(`${day}T00:00:00Z`);
-  const run = (from: string, to: string) => ({
-    source: 'etf_ishares_ibit_daily',
-    span: { from: ms(from), to: ms(to) },
-    fromMs: ms(from),
-    throughMs: ms(to),
-  });
   // Wednesday to Friday, then from the Wednesday after: Monday and Tuesday are missing.
   const { proved, gaps } = provedRanges(datasetOf('etf_daily_metrics'), [
     run('2024-03-06', '2024-03-11'),
@@ -92,4 +93,19 @@ test('proved through a Friday was said to be proved through the Sunday after it'
     ['2024-03-13', '2024-03-15'],
   ]);
   expect(gaps.map(({ from, to }) => [from, to])).toEqual([['2024-03-11', '2024-03-12']]);
+});
+
+test('one quarantined day of a longer gap hid that the others are missing', () => {
+  // Thursday to Monday are not proved.
+  const runs = [run('2026-03-04', '2026-03-05'), run('2026-03-10', '2026-03-11')];
+  const missing = (...known: string[]) =>
+    provedRanges(
+      datasetOf('etf_daily_metrics'),
+      runs,
+      known.map((day) => run(day, dayKey(ms(day) + 86_400_000))),
+    ).missing;
+  expect(missing()).toBe(1);
+  expect(missing('2026-03-05')).toBe(1);
+  expect(missing('2026-03-05', '2026-03-09')).toBe(1);
+  expect(missing('2026-03-05', '2026-03-06', '2026-03-09')).toBe(0);
 });
