@@ -105,8 +105,7 @@ export class Metrics {
     // Asked first, so that a sibling that stands still delays the answer by no more than it takes to give up on it.
     const others = this.#sources.siblings?.others();
     this.#ofProcess();
-    await this.#ofChecks();
-    await this.#ofSystem();
+    await Promise.all([this.#ofChecks(), this.#ofSystem()]);
     if (!others) return await this.#registry.metrics();
     // All series differ by their labels, so the first of each is the only one.
     const all = [await this.#labelled(), ...(await others)].map((metrics) =>

@@ -85,6 +85,8 @@ export const SAMPLE_INTERVAL_MS = 15_000;
 /** To size a database means to stat its files one by one: a tenth of a second with thousands of chunks. */
 const STORAGE_CACHE_MS = 60_000;
 const STATEMENT_TIMEOUT_MS = 5000;
+/** A database that falls silent ends no statement, and TCP gives it up after a quarter of an hour. */
+const COLLECT_TIMEOUT_MS = 7000;
 
 export interface MonitoredStatus {
   readonly atMs: number;
@@ -116,7 +118,8 @@ export class Monitor implements AsyncDisposable {
   readonly #deps: MonitorDeps;
   readonly #logs = new LogFactsReader();
   #client: Client | undefined;
-  #cached: { readonly at: number; readonly status: Promise<MonitoredStatus> } | undefined;
+  /** `untilMs` is infinite while the collection is pending: no other may begin on its connection. */
+  #cached: { untilMs: number; readonly status: Promise<MonitoredStatus> } | undefined;
   #storage: { readonly at: number; readonly storage: Storage } | undefined;
   #timer: NodeJS.Timeout | undefined;
 
@@ -138,14 +141,18 @@ export class Monitor implements AsyncDisposable {
   /** @throws the database's error. */
   status(): Promise<MonitoredStatus> {
     const now = performance.now();
-    if (!this.#cached || now - this.#cached.at > CACHE_MS) {
-      const status = this.#collect();
-      const cached = { at: now, status };
+    if (!this.#cached || now > this.#cached.untilMs) {
+      const cached = { untilMs: Number.POSITIVE_INFINITY, status: this.#collect() };
       this.#cached = cached;
-      // A failure is not cached: the next call tries again.
-      status.catch(() => {
-        if (this.#cached === cached) this.#cached = undefined;
-      });
+      cached.status.then(
+        () => {
+          cached.untilMs = now + CACHE_MS;
+        },
+        // A failure is not cached: the next call tries again.
+        () => {
+          this.#cached = undefined;
+        },
+      );
     }
     return this.#cached.status;
   }
@@ -153,13 +160,21 @@ export class Monitor implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#timer);
     await this.#cached?.status.catch(() => {});
-    await this.#client?.[Symbol.asyncDispose]();
+    await this.#disconnect();
+  }
+
+  async #disconnect(): Promise<void> {
+    const client = this.#client;
+    this.#client = undefined;
+    await client?.[Symbol.asyncDispose]();
   }
 
   async #collect(): Promise<MonitoredStatus> {
     const startedAt = performance.now();
+    let timer: NodeJS.Timeout | undefined;
     try {
       const client = await this.#connected();
+      timer = setTimeout(() => void this.#disconnect(), COLLECT_TIMEOUT_MS);
       const collected = await collect(client, this.#deps.manager, { logs: this.#logs, now: this.#deps.now });
       const status = {
         ...collected,
@@ -173,9 +188,11 @@ export class Monitor implements AsyncDisposable {
       this.history.add(status);
       return status;
     } catch (error) {
-      await this.#client?.[Symbol.asyncDispose]();
-      this.#client = undefined;
+      // Not awaited: a server that does not answer does not answer this either.
+      void this.#disconnect();
       throw error;
+    } finally {
+      clearTimeout(timer);
     }
   }
 

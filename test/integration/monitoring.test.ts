@@ -1,4 +1,5 @@
 /** How the system stands, told in three ways that must agree: `tidemark status --json`, /metrics, /v1/ops/status. */
+import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { historyAnswer, statusAnswer } from '../../serving/monitoring/ops-answer.ts';
 import { DAY_MS } from '../../shared/dates.ts';
@@ -8,6 +9,7 @@ import { collect } from '../../shared/status/collect.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { startNatsProxy } from '../support/nats-proxy.ts';
+import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
@@ -340,6 +342,20 @@ describe('/metrics', () => {
       return ready(after, 'database') === 0;
     }, 'the database is away');
     expect([ready(after, 'rights'), ready(after, 'following')]).toEqual([1, undefined]);
+  });
+
+  test('of a database that falls silent with its connections open waited until TCP gave it up', async () => {
+    await using proxy = await startNatsProxy(system.env.databaseUrl);
+    await using serving = await serve({}, proxy.url);
+    const isUp = async () => sampleOf(await metricsOf(serving), 'tidemark_database_up');
+    expect(await isUp()).toBe(1);
+    proxy.mute();
+    // What was collected is kept for some seconds.
+    const noticed = eventually(async () => (await isUp()) === 0, 'the silence is noticed').then(() => 'noticed');
+    const outcome = await Promise.race([noticed, setTimeout(PATIENCE_MS / 4, 'still waited for')]);
+    proxy.cut();
+    expect(outcome).toBe('noticed');
+    await eventually(async () => (await isUp()) === 1, 'the database is back');
   });
 
   test('asked at once by many looks at the stores once', async () => {
