@@ -41,18 +41,13 @@ export class Changes {
     this.#transport = new Transport(options);
   }
 
-  /** A page of changes, and the number to ask on from. @throws HistoricalDataError */
+  /** A page of changes, and the number to ask on from. @throws HistoricalDataError, or the reason of the signal */
   async page(
     request: ChangesRequest & { readonly limit?: number } = {},
     { signal }: Options = {},
   ): Promise<{ readonly changes: readonly Change[]; readonly next: number }> {
-    const response = await this.#transport.send({
-      method: 'GET',
-      path: pathOf(request),
-      headers: { Accept: 'application/json' },
-      signal,
-    });
-    return (await response.json()) as { changes: Change[]; next: number };
+    const headers = { Accept: 'application/json' };
+    return await this.#transport.json({ method: 'GET', path: pathOf(request), headers, signal });
   }
 
   /**

@@ -6,16 +6,9 @@
  *   for await (const bytes of exports.download(status)) ...       resumes by itself when a connection breaks
  */
 import type { DatasetKey } from './datasets.ts';
-import {
-  ConnectionError,
-  ExportFailedError,
-  HistoricalDataError,
-  IncompleteAnswerError,
-  type Warning,
-} from './errors.ts';
+import { ExportFailedError, HistoricalDataError, IncompleteAnswerError, type Warning } from './errors.ts';
 import type { FrameRequest } from './frames.ts';
 import type { Filter, Mode, Options } from './requests.ts';
-import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 
 /** What the file is. */
@@ -138,16 +131,26 @@ export class Exports {
     { signal, idempotencyKey = newKey() }: Options & { readonly idempotencyKey?: string } = {},
   ): Promise<SubmittedExport> {
     const headers = { Accept: JSON_TYPE, 'Idempotency-Key': idempotencyKey };
-    return await this.#json({ method: 'POST', path: PATH, body: request, headers, signal });
+    return await this.#transport.json({ method: 'POST', path: PATH, body: request, headers, signal });
   }
 
   async status(exportId: string, { signal }: Options = {}): Promise<ExportStatus> {
-    return await this.#json({ method: 'GET', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
+    return await this.#transport.json({
+      method: 'GET',
+      path: pathOf(exportId),
+      headers: { Accept: JSON_TYPE },
+      signal,
+    });
   }
 
   /** Cancels an export that has not ended. */
   async cancel(exportId: string, { signal }: Options = {}): Promise<ExportStatus> {
-    return await this.#json({ method: 'DELETE', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
+    return await this.#transport.json({
+      method: 'DELETE',
+      path: pathOf(exportId),
+      headers: { Accept: JSON_TYPE },
+      signal,
+    });
   }
 
   /** Lists exports, newest first; `filter` selects a state or a dataset. */
@@ -157,14 +160,13 @@ export class Exports {
   ): AsyncGenerator<ExportStatus, void, undefined> {
     for (let cursor: string | null | undefined; cursor !== null; ) {
       const query = new URLSearchParams({ ...filter, ...(cursor !== undefined && { cursor }) });
-      const page: { readonly exports: readonly ExportStatus[]; readonly next_cursor: string | null } = await this.#json(
-        {
+      const page: { readonly exports: readonly ExportStatus[]; readonly next_cursor: string | null } =
+        await this.#transport.json({
           method: 'GET',
           path: `${PATH}?${query}`,
           headers: { Accept: JSON_TYPE },
           signal,
-        },
-      );
+        });
       yield* page.exports;
       cursor = page.next_cursor;
     }
@@ -188,7 +190,7 @@ export class Exports {
   /** The manifest of the artifact: what it holds and what proves it. */
   async manifest(exportId: string, { signal }: Options = {}): Promise<Readonly<Record<string, unknown>>> {
     const path = `${pathOf(exportId)}/manifest`;
-    return await this.#json({ method: 'GET', path, headers: { Accept: JSON_TYPE }, signal });
+    return await this.#transport.json({ method: 'GET', path, headers: { Accept: JSON_TYPE }, signal });
   }
 
   /**
@@ -248,17 +250,6 @@ export class Exports {
       }
     } finally {
       await reader.cancel().catch(() => {});
-    }
-  }
-
-  async #json<T>(request: Parameters<Transport['send']>[0]): Promise<T> {
-    const response = await this.#transport.send(request);
-    try {
-      return JSON.parse(await textOf(response)) as T;
-    } catch (cause) {
-      request.signal?.throwIfAborted();
-      if (!(cause instanceof IncompleteAnswerError || cause instanceof SyntaxError)) throw cause;
-      throw new ConnectionError('The answer broke off, or is not one of the service', { cause });
     }
   }
 }

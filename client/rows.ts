@@ -5,7 +5,13 @@
  *   for await (const row of data.get_...(request)) { ... }         rows as they arrive, in constant memory
  *   const bytes = await data.get_...(request).arrow()              an Arrow IPC stream, for Arrow's readers
  */
-import { HistoricalDataError, IncompleteAnswerError, UnsafeIntegerError, type Warning } from './errors.ts';
+import {
+  ConnectionError,
+  HistoricalDataError,
+  IncompleteAnswerError,
+  UnsafeIntegerError,
+  type Warning,
+} from './errors.ts';
 import { bytesOf, textOf } from './stall.ts';
 import type { Transport } from './transport.ts';
 
@@ -190,7 +196,12 @@ function parseRows<Row>(lines: string, schema: Schema): Row[] {
 }
 
 function parseAnswer<Whole extends Pick<Answer<unknown>, 'rows' | 'schema'>>(text: string): Whole {
-  const answer = JSON.parse(text) as Whole;
+  let answer: Whole;
+  try {
+    answer = JSON.parse(text) as Whole;
+  } catch (cause) {
+    throw new ConnectionError('The answer is not one of the service', { cause });
+  }
   checkIntegers(answer.rows, answer.schema);
   return answer;
 }

@@ -1,6 +1,13 @@
 /** Sends requests over HTTP and retries them. Every request that this client sends may be repeated. */
-import { ConnectionError, HistoricalDataError, type Problem, ServiceError, serviceError } from './errors.ts';
-import { withinStalls } from './stall.ts';
+import {
+  ConnectionError,
+  HistoricalDataError,
+  IncompleteAnswerError,
+  type Problem,
+  ServiceError,
+  serviceError,
+} from './errors.ts';
+import { textOf, withinStalls } from './stall.ts';
 
 export interface TransportOptions {
   /** URL of the service, such as `http://127.0.0.1:8080`. Its path is a prefix of every request. */
@@ -75,6 +82,18 @@ export class Transport {
       const waitMs = retryAfterMs ?? jittered(FIRST_BACKOFF_MS * 2 ** (attempt - 1));
       if (!outcome.passing || attempt >= maxAttempts || waitMs > maxRetryWaitMs) throw error;
       await sleep(waitMs, request.signal);
+    }
+  }
+
+  /** Sends a request whose answer is one small document. @throws HistoricalDataError, or the reason of the signal. */
+  async json<T>(request: TransportRequest): Promise<T> {
+    const response = await this.send(request);
+    try {
+      return JSON.parse(await textOf(response)) as T;
+    } catch (cause) {
+      request.signal?.throwIfAborted();
+      if (!(cause instanceof IncompleteAnswerError || cause instanceof SyntaxError)) throw cause;
+      throw new ConnectionError('The answer broke off, or is not one of the service', { cause });
     }
   }
 
