@@ -112,29 +112,36 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
 }
 
 /**
- * Whether rows of a date were taken back or replaced since a change of the proof log: a lake of that change still has them. A
+ * Whether rows of a file were taken back or replaced since a change of the proof log: a lake of that change still has them. A
  * partition that is proved once more had wrong rows, which a replay has replaced. A leaf
  * without an index may be newer. A partition that has left the catalog has no times any longer, and a state may be carried into
- * any later date: both concern all dates of their dataset.
+ * any later date: both concern all dates of their dataset. A state of blocks is carried into a date from the last block before it.
  */
 export async function isTakenBack(
   session: Reading,
-  dataset: DatasetDefinition,
-  date: string,
+  { dataset, mode, date }: Pick<PlannedFile, 'dataset' | 'mode' | 'date'>,
   change: number,
 ): Promise<boolean> {
   const { windowOf, carriesFar } = SPANS[dataset.partition.kind];
   const { from, to } = windowOf(date);
   const params = new Params();
   const [id, since] = [params.add(int2(dataset.number)), params.add(int8(change))];
-  const ofDate = `p.from_ms < ${params.add(int8(to))} and p.to_ms > ${params.add(int8(from))}`;
+  const [start, end] = [params.add(int8(from)), params.add(int8(to))];
+  const isNew = (leaf: string) => `(${leaf}.leaf_index >= ${since} or ${leaf}.leaf_index is null)`;
+  // No block that ended before the last one that is as it was is the state at the start of the date.
+  const lastBefore = `select q.from_ms from partitions q
+    where q.dataset_id = ${id} and q.state = 'proved' and q.from_ms < ${start} and not exists (select from proof_leaves n
+      where n.dataset_id = q.dataset_id and n.partition_key = q.partition_key and ${isNew('n')})
+    order by q.from_ms desc limit 1`;
+  const isCarried = mode === 'aligned_1s' && dataset.aligned.windowing === 'state';
+  const carried = isCarried ? ` or p.to_ms <= ${start} and p.to_ms > coalesce((${lastBefore}), p.from_ms)` : '';
   const rows = await session.rows(
     `select 1 from proof_leaves l left join partitions p using (dataset_id, partition_key)
-     where l.dataset_id = ${id} and (l.leaf_index >= ${since} or l.leaf_index is null)
+     where l.dataset_id = ${id} and ${isNew('l')}
        and (l.kind in ('revised', 'retracted', 'quarantined') or l.kind = 'proved' and exists (
          select from proof_leaves e where e.dataset_id = l.dataset_id and e.partition_key = l.partition_key
            and e.entry_id < l.entry_id and e.kind in ('proved', 'revised')))
-       and (${carriesFar} or p.from_ms is null or ${ofDate}) limit 1`,
+       and (${carriesFar} or p.from_ms is null or p.from_ms < ${end} and p.to_ms > ${start}${carried}) limit 1`,
     params,
   );
   return rows.length > 0;

@@ -17,6 +17,7 @@ import {
   ROWS_FILE,
 } from '../../shared/mirror/lake-manifest.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
@@ -118,9 +119,9 @@ const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs
     const type = named === entry ? ROWS_TYPE : MANIFEST_TYPE;
     requireAccept(request, type);
     await using file = await lake.open(named);
-    const dataset = DATASETS.get(entry.dataset)!;
+    const place = { dataset: DATASETS.get(entry.dataset)!, mode: entry.mode as Mode, date: entry.date };
     const { change } = root.manifest;
-    if (await inspector.run(exchange, (session) => isTakenBack(session, dataset, entry.date, change))) {
+    if (await inspector.run(exchange, (session) => isTakenBack(session, place, change))) {
       throw new Problem(
         'LAKE_FILE_ALTERED',
         `Rows of ${path} were taken back or replaced after the lake was written. A writer that follows (\`./tidemark lake --follow\`) brings the lake up to date within seconds; else the operator runs \`./tidemark lake\` again.`,

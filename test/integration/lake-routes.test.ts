@@ -72,12 +72,13 @@ async function writeNewerRoot(file: string): Promise<void> {
 }
 const HOSTED = { rights_state: 'Hosted Allowed', rights_provisional: false, legal_signoff_artifact: 'signed.md' };
 
-/** What the matrix says of exchange A; exchange B is served. */
+/** What the matrix says of exchange A; exchange B and a dataset of blocks are served. */
 async function writeMatrix(exchangeA: object | null): Promise<void> {
   const [a, b] = [TRADES, OTHER].map((key) => DATASETS.get(key)!.sources[0]);
   const sources = {
     ...(exchangeA && { [a]: { ...HOSTED, datasets: [TRADES], ...exchangeA } }),
     [b]: { ...HOSTED, datasets: [OTHER] },
+    bitcoin_core: { ...HOSTED, datasets: ['bitcoin_circulating_supply'] },
   };
   await writeFile(`${matrixPath}.part`, JSON.stringify({ version: '1', sources }));
   await rename(`${matrixPath}.part`, matrixPath);
@@ -280,11 +281,11 @@ describe('who may read', () => {
   describe('rows that are taken back after the lake was written are not served, though the lake still has them', () => {
     const { number } = DATASETS.get(TRADES)!;
     const database = () => connect({ url: env.databaseUrl, name: 'test' });
-    const leaf = async (kind: string, key: string, index: number | null) => {
+    const leaf = async (kind: string, key: string, index: number | null, of = number) => {
       await using client = await database();
       await client.query(
         `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body) values ($1, $2, $3, 1, $4, 'x')`,
-        [index, number, key, kind],
+        [index, of, key, kind],
       );
     };
     const statuses = async () => {
@@ -343,6 +344,37 @@ describe('who may read', () => {
       expect(await statuses()).toEqual([SERVED, SERVED, SERVED]);
       await leaf('retracted', '2024-03-01', null);
       expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
+    });
+
+    test('the state that is carried into a date was, from a block of the date before', async () => {
+      const dataset = DATASETS.get('bitcoin_circulating_supply')!;
+      const [state, rows] = ['aligned_1s', 'native'].map((mode) => placeOf(dataset.key, '2024-01-03', mode));
+      for (const place of [state, rows]) contents.set(place, randomBytes(10));
+      await write();
+      await writeMatrix({});
+      await using client = await database();
+      const known = async (height: string, at: string) => {
+        const ms = Date.parse(at);
+        await client.query(
+          `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic)
+           values ($1, $2, 'proved', 1, 1, $3, $4, false)`,
+          [dataset.number, height, ms, ms + 1],
+        );
+      };
+      const takeBack = (height: string) => leaf('quarantined', height, null, dataset.number);
+      const outcomes = () =>
+        Promise.all([state, rows].map(async (place) => outcome(await get(`${place}/rows.parquet`))));
+      for (const [height, at] of [
+        ['1', '2024-01-02T10:00:00Z'],
+        ['2', '2024-01-02T22:00:00Z'],
+        ['3', '2024-01-02T23:00:00Z'],
+        ['4', '2024-01-04T01:00:00Z'],
+      ])
+        await known(height, at);
+      for (const height of ['1', '2', '4']) await takeBack(height);
+      expect(await outcomes()).toEqual([SERVED, SERVED]);
+      await takeBack('3');
+      expect(await outcomes()).toEqual([REFUSED, SERVED]);
     });
   });
 
