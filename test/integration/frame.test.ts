@@ -447,6 +447,27 @@ describe('an answer', () => {
     ]);
     expect(json.warnings[0].code).toBe('WINDOW_LATEST_ROWS_MUTABLE');
   });
+
+  test('of the last buckets had a warning of a gap that lies before them', async () => {
+    const columns = [
+      CLOSE,
+      { name: 'supply', dataset: 'bitcoin_circulating_supply', field: 'circulating_supply_sats' },
+    ];
+    const gapsOf = async (of: (typeof columns)[number], n: number) => {
+      const { json } = await ask({ columns: [of], grid: '1h', n_rows: n });
+      const found = json.warnings.filter(({ code }: { code: string }) => code === 'WINDOW_EXCEEDS_PROVED_COVERAGE');
+      expect(json.columns[0].warnings).toEqual(found.map(({ code }: { code: string }) => code));
+      return found.flatMap(({ details }: { details: { gaps: { end: string }[] } }) =>
+        details.gaps.map(({ end }) => end),
+      );
+    };
+    // Of the day before; and of heights, the last of which ends in the last bucket.
+    expect(await gapsOf(columns[0], 24)).toEqual([]);
+    expect(await gapsOf(columns[0], 25)).toEqual(['2024-03-04T00:00:00.000Z']);
+    const all = await gapsOf(columns[1], 1000);
+    expect(all.length).toBeGreaterThan(1);
+    expect(await gapsOf(columns[1], 1)).toEqual(all.slice(-1));
+  });
 });
 
 function cellBytes(value: string | number | null, dtype: string): Buffer {

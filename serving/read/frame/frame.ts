@@ -18,7 +18,7 @@ import { RecountRequests } from '../execute/recount-requests.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
-import { admittedBy, type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
+import { admittedBy, boundsOf, type Coverage, gapsSince, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { checkSeries, filtersOfSeries } from './column-series.ts';
 import { stateColumns } from './state-columns.ts';
@@ -172,11 +172,11 @@ export class FrameProbe {
     const contexts = this.groups.map((group, index) =>
       contextIn(group, snapshots[index], { request, session, extent }),
     );
-    return { groups: this.groups, contexts, extent, ...(await this.#factsOf(contexts, rule)) };
+    return { groups: this.groups, contexts, extent, ...(await this.#factsOf(contexts, extent, rule)) };
   }
 
   /** The warnings of each group, and what is proved of each column. */
-  async #factsOf(contexts: readonly LiveContext[], rule: FreshnessRule) {
+  async #factsOf(contexts: readonly LiveContext[], extent: Extent | undefined, rule: FreshnessRule) {
     const request = this.#request;
     const { groups } = this;
     const warnings: Warning[] = [...mutableWindowWarning(request.window)];
@@ -184,7 +184,7 @@ export class FrameProbe {
     for (const [index, context] of contexts.entries()) {
       const { coverage } = context;
       const quality = await qualityWarnings(context, rule);
-      const gaps = gapsWithin(coverage, windowBounds(request.window, coverage));
+      const gaps = gapsOf(request.window, coverage, extent);
       const found = evaluateWarnings(context.request, { coverage, gaps, quality }, rule).warnings;
       const { columns } = groups[index];
       const names = columns.map(({ column }) => column.name);
@@ -195,12 +195,11 @@ export class FrameProbe {
           details: { ...details, columns: names },
         })),
       );
-      const extent = coverage.extent;
       for (const { column, at } of columns) {
         columnFacts.set(at, {
           column,
-          provedFromMs: extent?.from,
-          provedThroughMs: extent && provedEnd(coverage),
+          provedFromMs: coverage.extent?.from,
+          provedThroughMs: coverage.extent && provedEnd(coverage),
           warnings: found.map(({ code }) => code),
         });
       }
@@ -433,12 +432,11 @@ function extentOf(
 
 const lastEnds = ({ sources }: Coverage) => sources.flatMap(({ runs }) => runs.at(-1)?.to ?? []);
 
-const windowBounds = (window: Window, { extent }: Coverage) => ({
-  from: (window.kind === 'range' ? window.fromMs : undefined) ?? extent?.from ?? 0,
-  to: (window.kind === 'range' ? window.toMs : undefined) ?? extent?.to ?? 0,
-  fromIsGiven: window.kind === 'range',
-  toIsGiven: window.kind === 'range',
-});
+/** The gaps of a column; the last buckets have those since the first of them. */
+const gapsOf = (window: Window, coverage: Coverage, extent: Extent | undefined) =>
+  window.kind === 'latest' && extent
+    ? gapsSince(coverage, extent.from)
+    : gapsWithin(coverage, boundsOf(coverage, window));
 
 /** Windows end with a day where buckets do, so that the rows of whole days are counted. */
 function* windowsOf(
