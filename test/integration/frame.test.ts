@@ -448,6 +448,25 @@ describe('an answer', () => {
     expect(json.warnings[0].code).toBe('WINDOW_LATEST_ROWS_MUTABLE');
   });
 
+  // The end of its last bucket was taken for today.
+  test('of the last buckets has the warnings of age that a query of the last rows has', async () => {
+    const source = { field: 'source_id', op: 'eq', value: 'macro_dgs10' };
+    for (const [dataset, field, filter, code] of [
+      ['exchange_a_spot_trades', 'close_price', undefined, 'ALIGNED_FRESHNESS_STALE'],
+      ['macro_series_metrics', 'metric_value_float', source, 'MACRO_SOURCE_PUBLISH_STALE'],
+    ] as const) {
+      const columns = [{ name: 'value', dataset, field, filter }];
+      const codes = async (window: object) => (await ask({ columns, grid: '1d', ...window })).json.columns[0].warnings;
+      expect(await codes({ n_rows: 1 })).toContain(code);
+      // As of a time, that is today; and a window that ends in the past is complete.
+      const world = dataset === CLOSE.dataset ? '2024-03-05' : '1970-03-13';
+      expect(await codes({ n_rows: 1, as_of: `${world}T00:00:00Z` })).not.toContain(code);
+      expect(await codes({ time_range: [`${world.slice(0, 7)}-01T00:00:00Z`, `${world}T00:00:00Z`] })).not.toContain(
+        code,
+      );
+    }
+  });
+
   test('of the last buckets had a warning of a gap that lies before them', async () => {
     const columns = [
       CLOSE,

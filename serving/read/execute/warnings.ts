@@ -223,10 +223,15 @@ interface QualityLimits {
   readonly maxAgeDays: (name: string) => number | undefined;
 }
 
-export async function qualityWarnings(context: LiveContext, limits: QualityLimits): Promise<Warning[]> {
+/** @param untilMs the end that the request gave its window */
+export async function qualityWarnings(
+  context: LiveContext,
+  limits: QualityLimits,
+  untilMs = context.endMs,
+): Promise<Warning[]> {
   const { quality: rule } = context.request.dataset;
   if (!rule) return [];
-  const clockMs = Math.min(clockOf(context.request, limits.now()), context.endMs);
+  const clockMs = Math.min(clockOf(context.request, limits.now()), untilMs);
   const evaluation = { clockMs, maxAgeDays: limits.maxAgeDays(rule.maxAgeDays) };
   return rule.kind === 'daily'
     ? await dailyWarnings(context, { ...evaluation, rule })
@@ -303,7 +308,7 @@ interface WindowFindings {
 }
 
 export function evaluateWarnings(
-  request: ReadRequest,
+  request: Pick<ReadRequest, 'mode' | 'window' | 'asOfMs'>,
   { coverage, gaps, quality }: WindowFindings,
   { now, alignedMaxAgeSeconds }: FreshnessRule,
 ): WarningEvaluation {

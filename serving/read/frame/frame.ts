@@ -183,9 +183,15 @@ export class FrameProbe {
     const columnFacts = new Map<number, ColumnFacts>();
     for (const [index, context] of contexts.entries()) {
       const { coverage } = context;
-      const quality = await qualityWarnings(context, rule);
+      const isOpen = request.window.kind === 'latest';
+      const quality = await qualityWarnings(context, rule, isOpen ? Number.POSITIVE_INFINITY : undefined);
       const gaps = gapsOf(request.window, coverage, extent);
-      const found = evaluateWarnings(context.request, { coverage, gaps, quality }, rule).warnings;
+      const judged = {
+        mode: context.request.mode,
+        window: isOpen ? ({ kind: 'history' } as const) : context.request.window,
+        asOfMs: typeof request.asOf === 'number' ? request.asOf : undefined,
+      };
+      const found = evaluateWarnings(judged, { coverage, gaps, quality }, rule).warnings;
       const { columns } = groups[index];
       const names = columns.map(({ column }) => column.name);
       warnings.push(
