@@ -1,6 +1,7 @@
 /** Answers that break off or are cut, as the operator's page reads and shows them. */
 import { createServer, type ServerResponse } from 'node:http';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { ask } from '../../serving/page/static/api.js';
 import { Candles } from '../../serving/page/static/candles.js';
 import { problem } from '../../serving/page/static/problem.js';
 import { readRows } from '../../serving/page/static/rows.js';
@@ -50,6 +51,15 @@ test.each<[string, typeof answer]>([
   const fault = await readRows({ path: '/', body: {} }, new AbortController().signal).catch((error: unknown) => error);
   expect(problem(fault).textContent).toContain('The answer broke off.');
   expect((fault as Error).cause).toBeInstanceOf(Error);
+});
+
+test('an answer of one document that broke off was said to be 200', async () => {
+  answer = breakOff;
+  const fault = await ask('/').catch((error: unknown) => error);
+  expect(problem(fault).textContent).toContain('The answer broke off.');
+  const giving = new AbortController();
+  answer = (response) => response.write('{"a":1', () => giving.abort());
+  await expect(ask('/', { signal: giving.signal })).rejects.toMatchObject({ name: 'AbortError' });
 });
 
 test.each([

@@ -49,8 +49,11 @@ export async function ask(path, { body, signal } = {}) {
     if (signal?.aborted) throw error;
     throw new Fault('The service does not answer.');
   }
-  const answer = await response.json().catch(() => undefined);
-  if (response.ok && answer !== undefined) return answer;
+  const answer = await response.json().catch((error) => {
+    if (signal?.aborted) throw error;
+    if (response.ok) throw new Fault('The answer broke off.', { cause: error });
+  });
+  if (response.ok) return answer;
   throw new Fault(answer?.detail ?? answer?.title ?? `The answer is ${response.status}.`, {
     status: response.status,
     code: answer?.code ?? `HTTP_${response.status}`,
