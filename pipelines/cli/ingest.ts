@@ -13,7 +13,7 @@ import { ProofWaiter } from '../publisher/await-proof.ts';
 import { backfill, planBackfill, type UnitResult } from '../publisher/backfill.ts';
 import { type Lease, openLease } from '../publisher/lease.ts';
 import type { Plan } from '../publisher/publish-plan.ts';
-import { Publisher } from '../publisher/publisher.ts';
+import { Publisher, type WaitForProof } from '../publisher/publisher.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
 import type {
   DocumentRequest,
@@ -252,12 +252,14 @@ function published(
   progress: IngestProgress,
 ): AsyncGenerator<UnitResult> {
   const { settings, catalog, log, signal } = context;
+  const wait: WaitForProof = (dataset, partition, attempt) => proofs.of(dataset, partition, attempt);
   const publisher = new Publisher({
     source,
     connection,
     catalog,
     log,
     checkLease: () => lease.check(),
+    wait,
     options: {
       frameRawBytes: settings.SVC_FRAME_RAW_BYTES,
       window: settings.SVC_PUBLISH_WINDOW,
@@ -271,7 +273,7 @@ function published(
     source,
     publisher,
     lease,
-    wait: (dataset, partition, attempt) => proofs.of(dataset, partition, attempt),
+    wait,
     recordCheck: ({ sourceId, throughMs }) => check(context, source.datasets[0], sourceId, throughMs),
     log,
     signal,

@@ -12,10 +12,9 @@ import { OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup } from '../../shared/registry/keys.ts';
 import type { DocumentRequest, Source, SourceCheck } from '../sources/feed-types.ts';
-import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
 import { type Plan, type PlanOptions, planOf } from './publish-plan.ts';
-import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
+import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress, WaitForProof } from './publisher.ts';
 import { Course, type CourseMessage, faultOf, type PublisherFault } from './publisher-states.ts';
 
 export type UnitState = 'proved' | 'unchanged' | 'quarantined' | 'refused' | 'failed';
@@ -35,7 +34,7 @@ export interface BackfillNeeds {
   readonly source: Source;
   readonly publisher: Pick<Publisher, 'publish'>;
   readonly lease: Lease;
-  readonly wait: (dataset: DatasetDefinition, partition: string, attempt: number) => Promise<AttemptOutcome>;
+  readonly wait: WaitForProof;
   /** Records what a document shows of its sources after all of it is proved. */
   readonly recordCheck: (check: SourceCheck) => Promise<void>;
   readonly log: Logger;

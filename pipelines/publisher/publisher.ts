@@ -10,6 +10,7 @@ import { assert, TidemarkError } from '../../shared/errors.ts';
 import { type DocumentFacts, differingFacts } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { captureGroup } from '../../shared/registry/keys.ts';
 import type {
   DecodedItem,
   DocumentRequest,
@@ -21,6 +22,7 @@ import type {
 } from '../sources/feed-types.ts';
 import type { StoredManifest } from './attempt-writer.ts';
 import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
+import type { AttemptOutcome } from './await-proof.ts';
 import {
   type Course,
   type FaultKind,
@@ -53,6 +55,9 @@ export type DocumentEnd =
   /** `checks`: what the document shows of its sources beside its partitions. */
   | { readonly kind: 'published'; readonly checks: readonly SourceCheck[] }
   | { readonly kind: 'fault'; readonly fault: PublisherFault };
+
+/** Resolves when the projector has ended the attempt, or the wait is given up. */
+export type WaitForProof = (dataset: DatasetDefinition, partition: string, attempt: number) => Promise<AttemptOutcome>;
 
 export interface PublishProgress {
   readonly partition: string;
@@ -105,6 +110,9 @@ export class Publisher {
   readonly #options: PublishOptions;
   readonly #attempts: Attempts;
   readonly #checkLease: () => Promise<void>;
+  readonly #wait: WaitForProof;
+  /** The capture of each fund's day that was published last and not awaited since. */
+  readonly #unawaited = new Map<string, OutcomeOf & { readonly attempt: number }>();
   readonly #now: () => number;
   #leaseCheckedAt = Number.NEGATIVE_INFINITY;
 
@@ -115,6 +123,7 @@ export class Publisher {
     options: PublishOptions;
     /** @throws TidemarkError PUBLISHER_LEASE_LOST when another publisher may be at work. */
     checkLease: () => Promise<void>;
+    wait: WaitForProof;
     log: Logger;
   }) {
     this.#source = needs.source;
@@ -126,6 +135,7 @@ export class Publisher {
       await needs.checkLease();
       this.#leaseCheckedAt = performance.now();
     };
+    this.#wait = needs.wait;
     this.#now = needs.options.now ?? Date.now;
   }
 
@@ -237,11 +247,24 @@ export class Publisher {
       assert(track.open.key === key, `partition ${track.open.key} did not end before ${key}`);
       return;
     }
+    await this.#awaitCapture(track.dataset, key);
     await this.#checkLease();
     await this.#openLookahead(reading, track, key, document);
     const opened = await this.#attempts.open(track.dataset, key, document, reading.course);
     step(track, messageOf(opened));
     track.open = { key, opened };
+  }
+
+  /**
+   * Awaits the proof of the day's previous capture: only then is it known whether this document repeats it or is another one.
+   */
+  async #awaitCapture(dataset: DatasetDefinition, key: string): Promise<void> {
+    if (dataset.partition.kind !== 'capture') return;
+    const day = nameOf(dataset, captureGroup(key));
+    const before = this.#unawaited.get(day);
+    if (before === undefined) return;
+    await this.#wait(dataset, before.partition, before.attempt);
+    this.#unawaited.delete(day);
   }
 
   /** Opens the attempts at the next partitions that the document is known to hold, together with the first of them. */
@@ -284,6 +307,9 @@ export class Publisher {
   ): Promise<PublishOutcome> {
     assert(track.open, 'a partition that ends is open');
     const outcome = await this.#outcomeOf(reading, track, track.open, end, document);
+    if (outcome.kind === 'published' && track.dataset.partition.kind === 'capture') {
+      this.#unawaited.set(nameOf(track.dataset, captureGroup(outcome.partition)), outcome);
+    }
     step(track, 'end');
     Object.assign(track, { open: undefined, kept: [], keptBytes: 0 });
     return outcome;

@@ -251,6 +251,24 @@ describe('days', () => {
 
   const short = (time: string) => time.slice(5, 10);
 
+  test('stated several times are as many captures in one backfill, and the last one wins', async () => {
+    const day = '2026-06-03';
+    const funds = new Archives(join(system.env.dir, 'restated'));
+    const units = ['4711.5', '4712.5', '4712.5', '4713.5'];
+    for (const [index, one] of units.entries()) {
+      const { holdings, ...fund } = dayOf('HODL', day);
+      const restated = { ...fund, visit: `v${index}`, holdings: [{ ...holdings[0], units: one }, holdings[1]] };
+      await funds.write('HODL', day, documentOf('HODL', restated), `${day}T2${index}.json`);
+    }
+    const { exit, json } = await etf(['backfill', 'etf'], funds.settings('HODL'));
+    expect({ exit, json }).toMatchObject({ exit: 0, json: { proved: 3, unchanged: 1, refused: 0 } });
+    const window = { time_range: [`${day}T00:00:00Z`, '2026-06-04T00:00:00Z'] };
+    const filters = of('HODL', metric('btc_units'));
+    expect(await rowsOf({ ...window, filters, mode: 'aligned_1s' })).toMatchObject([
+      { metric_value_float: 4713.5, records_in_bucket: 3 },
+    ]);
+  });
+
   test('of an archive are chosen by --from and --to, both included', async () => {
     const settings = new Archives(join(system.env.dir, 'holidays')).settings('IBIT');
     const records = () => readdir(join(system.env.dir, 'state', 'kept', 'fetches', idOf('IBIT')));

@@ -9,7 +9,7 @@ import { keepProjected, type RestartPauses } from '../../pipelines/projector/run
 import { ProofWaiter } from '../../pipelines/publisher/await-proof.ts';
 import { backfill, type UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { openLease } from '../../pipelines/publisher/lease.ts';
-import { Publisher } from '../../pipelines/publisher/publisher.ts';
+import { Publisher, type WaitForProof } from '../../pipelines/publisher/publisher.ts';
 import type { Projection, SharedSeconds } from '../../pipelines/rows/binary-copy.ts';
 import { RecordRows } from '../../pipelines/rows/record-rows.ts';
 import { HEADER_SECONDS, MEMPOOL_SECONDS, TRANSACTION_SECONDS } from '../../pipelines/sources/bitcoin/rows/seconds.ts';
@@ -278,7 +278,9 @@ export class KindSystem implements AsyncDisposable {
     await lease.ensure();
     await using outcomes = await ProofWaiter.open({ databaseUrl, catalog, connection, signal, timeoutMs, stillMs });
     const source = madeSource(datasets) as Source;
+    const wait: WaitForProof = (dataset, partition, attempt) => outcomes.of(dataset, partition, attempt);
     const publisher = new Publisher({
+      wait,
       source,
       connection,
       catalog,
@@ -297,7 +299,7 @@ export class KindSystem implements AsyncDisposable {
       source,
       publisher,
       lease,
-      wait: (dataset, partition, attempt) => outcomes.of(dataset, partition, attempt),
+      wait,
       recordCheck: async ({ sourceId, throughMs }) => {
         await this.client.query('begin');
         await recordCheck(this.client, datasets[0], sourceId, throughMs);
