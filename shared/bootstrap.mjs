@@ -207,8 +207,9 @@ function runNpm(chosen) {
     : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
   if (result.status !== 0) {
     process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
-    // The lock of an npm that was killed, also behind a script that reports it as a status, stays, so that the next installer removes what is half unpacked.
-    if (result.signal || result.status > 128) fail(NPM_FAILED);
+    // The lock of an npm that was killed stays, so that the next installer removes what is half unpacked. A script reports the
+    // signal as 128 and its number. Higher ones are npm's own, for errors of the system: 228 for a full disk.
+    if (result.signal || (result.status > 128 && result.status < 160)) fail(NPM_FAILED);
     return false;
   }
   process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);

@@ -29,7 +29,7 @@ beforeEach(async () => {
     `const fs = require('node:fs');
      const omits = process.argv.includes('--omit=dev');
      fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv[2] + (omits ? ' run' : ' all') + '\\n');
-     if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(1); }
+     if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(Number(process.env.NPM_FAILS)); }
      if (process.env.NPM_IS_KILLED) process.kill(process.pid, 'SIGKILL');
      fs.mkdirSync('node_modules', { recursive: true });
      const { packages, ...lock } = JSON.parse(fs.readFileSync('package-lock.json', 'utf8'));
@@ -217,6 +217,27 @@ test('after npm failed, the next run keeps the packages that are installed; afte
   expect(bootstrap({ NPM_IS_KILLED: '1' }).status).toBe(1);
   expect(bootstrap().status).toBe(0);
   expect(existsSync(kept)).toBe(false);
+});
+
+// npm ends with the negative number of the system's error, of which a shell shows 228 for a full disk.
+test('npm that failed by an error of the system counted as killed, and the next run removed the packages that are installed', async () => {
+  expect(bootstrap().status).toBe(0);
+  const kept = join(root, 'node_modules', 'x.js');
+  await writeFile(kept, '');
+  await writeLock('1.0.1');
+  for (const status of ['228', '255']) {
+    expect(bootstrap({ NPM_FAILS: status }).status).toBe(1);
+    expect(existsSync(join(root, '.tidemark-installing'))).toBe(false);
+  }
+  expect(bootstrap().status).toBe(0);
+  expect(existsSync(kept)).toBe(true);
+});
+
+// A shell that runs npm reports the signal that killed it as 128 and its number.
+test('npm that was killed behind a script counted as failed, and its half-unpacked packages as whole', async () => {
+  expect(bootstrap({ NPM_FAILS: '137' }).status).toBe(1);
+  expect(existsSync(join(root, '.tidemark-installing'))).toBe(true);
+  expect(bootstrap().status).toBe(0);
 });
 
 test('with nothing to do it is little more than the start of Node', () => {
