@@ -6,7 +6,8 @@ import { expect, test } from 'vitest';
 import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
 import { readCapture } from '../../pipelines/sources/etf/captures.ts';
 import type { FetchNeeds } from '../../pipelines/sources/etf/fetch.ts';
-import { FolderDocuments, Unpublished } from '../../pipelines/sources/etf/open.ts';
+import { archivedRequests, FolderDocuments, Unpublished } from '../../pipelines/sources/etf/open.ts';
+import type { FeedNeeds } from '../../pipelines/sources/feed-types.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { captureKey } from '../../shared/registry/keys.ts';
@@ -92,6 +93,24 @@ test('of documents with the same bytes, which say that several days have no data
   expect(await look()).toEqual(days.slice(1));
   rows.push({ partitionKey: captureKey(idOf('IBIT'), days[1]), synthetic: false });
   expect(await look()).toEqual(days.slice(2));
+});
+
+// A reparse ended with 1, and named a proved day as failed.
+test('a day that had no data yet was a fault of the proved day whose document has the same bytes', async () => {
+  const archive = await openDocumentArchive(await temporaryDir());
+  const none = Buffer.from('iShares Bitcoin Trust ETF\nFund Holdings as of,"-"\n\nTicker,Name\n');
+  const today = new Date().toISOString().slice(0, 10);
+  const keep = (asked: Record<string, string>) =>
+    archive.put(none, { source_id: idOf('IBIT'), name: 'holdings', asked });
+  const { sha256 } = await keep({ day: '2024-01-15' });
+  await keep({ day: today });
+  for (const filed_day of ['2024-02-19', today]) await keep({ filed_day });
+  const manifest = { rows: 0, document: { sha256 } };
+  const keys = ['2024-01-15', '2024-02-19'].map((day) => captureKey(idOf('IBIT'), day));
+  const rows = keys.map((partitionKey) => ({ partitionKey, state: 'proved', manifest }));
+  const needs = { catalog: { partitions: async () => rows }, log: { warn: () => {} } } as unknown as FeedNeeds;
+  const requests = archivedRequests([issuer], { options: {}, reingest: false }, needs, { archive } as FetchNeeds);
+  expect((await Array.fromAsync(requests)).map(({ partitions: [{ key }] }) => key)).toEqual(keys);
 });
 
 test('an archived document that failed at two looks was not requested again before the next start', async () => {

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
+import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
 import { captureGroup, captureKey } from '../../../shared/registry/keys.ts';
@@ -88,15 +89,15 @@ export async function* archivedRequests(
   { catalog, log }: FeedNeeds,
   needs: FetchNeeds,
 ): AsyncGenerator<FundRequest> {
-  const proved = new Map<string, string>();
-  for (const { partitionKey, manifest, state } of await catalog.partitions(etfDailyMetrics)) {
-    if (state === 'proved' && manifest) proved.set(manifest.document.sha256, partitionKey);
-  }
+  const proved = Map.groupBy(
+    (await catalog.partitions(etfDailyMetrics)).filter(({ state }) => state === 'proved'),
+    ({ manifest }) => manifest?.document.sha256,
+  );
   for (const issuer of issuers) {
     const said = new Map<string, (string | undefined)[]>();
     for await (const { fetch, capture, fault } of readArchived(issuer, needs)) {
       if (!capture) {
-        const key = proved.get(fetch.sha256);
+        const key = proved.get(fetch.sha256)?.find((row) => isMadeOf(row, fetch))?.partitionKey;
         if (key !== undefined) yield requestOf(issuer, fetch, key);
         else
           log.warn(
@@ -114,6 +115,13 @@ export async function* archivedRequests(
       yield requestOf(issuer, fetch, captureKey(issuer.sourceId, asOf, number), number);
     }
   }
+}
+
+/** Whether a proved partition may come from this fetch of its document. One without data has the same bytes for several days. */
+function isMadeOf({ partitionKey, manifest }: PartitionRow, { source_id: sourceId, asked }: ArchivedFetch): boolean {
+  const day = asked.day ?? (manifest?.rows === 0 ? asked.filed_day : undefined);
+  const group = captureGroup(partitionKey);
+  return day === undefined ? group.startsWith(`${sourceId}:`) : group === captureKey(sourceId, day);
 }
 
 /**
