@@ -429,3 +429,24 @@ test('a doctor that was interrupted left the servers running that it had started
   expect(processesIn(join(servers, 'nats'), 'nats-server')).toEqual([]);
   await rm(dir, { recursive: true });
 });
+
+test('a doctor that waited for a lock of the database ignored Ctrl-C', async () => {
+  await using other = await connect({ url: system.env.databaseUrl, name: 'holds a table' });
+  await other.query('begin; lock table partitions');
+  const command = startCommand(['doctor'], { ...system.settings });
+  let exit: number | null | undefined;
+  void command.done.then((given) => {
+    exit = given.exit;
+  });
+  const waiting = `select from pg_stat_activity where datname = current_database()
+    and application_name = 'tidemark doctor' and wait_event_type = 'Lock'`;
+  await eventually(async () => (await system.client.query(waiting)).rowCount === 1, 'it waits');
+  command.child.kill('SIGINT');
+  try {
+    await eventually(async () => exit !== undefined, 'it ends');
+  } finally {
+    await other.query('rollback');
+    await command.done;
+  }
+  expect(exit).toBe(130);
+});

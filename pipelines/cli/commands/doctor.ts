@@ -1,5 +1,6 @@
 /** `doctor`: finds faults and names their fixes, as a table for people and as a JSON object for programs. */
 
+import { once } from 'node:events';
 import { statfs } from 'node:fs/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { readSettings } from '../../../shared/config/load.ts';
@@ -62,13 +63,19 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
   const stopping = new AbortController();
   // Without a listener of its own the process would end at once, and leave the servers that it has started running.
   cleanup.defer(command.io.onStop(() => stopping.abort(new Error('interrupted'))));
+  // A check may wait for a lock of the database. What it waits for ends with the connections.
+  const stopped = once(stopping.signal, 'abort').then(() => Promise.reject(stopping.signal.reason));
+  stopped.catch(() => {}); // awaited below
   const reached = await reach(settings, cleanup, stopping.signal);
   reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
   for (const check of wanted) {
     stopping.signal.throwIfAborted();
     const lacks = check.needs.some((need) => reached.context[need] === undefined);
     if (lacks) reports.push(...skipped([check]));
-    else reports.push(report(check.name, check.doc, await ask(check, reached.context as CheckContext)));
+    else {
+      const found = await Promise.race([ask(check, reached.context as CheckContext), stopped]);
+      reports.push(report(check.name, check.doc, found));
+    }
   }
   return reports;
 }
