@@ -205,14 +205,15 @@ async function openSession(
     openLease({
       databaseUrl,
       datasets: feed.datasets,
-      waitSignal: request.kind === 'follow' ? signal : undefined,
+      signal,
+      waitsForever: request.kind === 'follow',
       onHeld: (backend) => void run.write({ lease_backend: backend }),
     }),
   );
   // Another publisher of the dataset is reported before the source is asked for anything.
   if (request.selection !== undefined) {
     await surely(() => lease.ensure()).catch(async (error) => {
-      await run.end('failed', { fault: explain(error) });
+      await run.end(signal.aborted ? 'interrupted' : 'failed', { fault: explain(error) });
       throw error;
     });
   }

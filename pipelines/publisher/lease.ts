@@ -31,8 +31,10 @@ export interface LeaseNeeds {
   readonly databaseUrl: string;
   /** All datasets that one source feeds. */
   readonly datasets: readonly DatasetDefinition[];
-  /** If given, `ensure` waits until this signal while another publisher has the lease. */
-  readonly waitSignal?: AbortSignal;
+  /** Ends a wait for another publisher. */
+  readonly signal?: AbortSignal;
+  /** Whether `ensure` waits for as long as another publisher has the lease. */
+  readonly waitsForever?: boolean;
   /** Receives the server process of the connection that holds the lease; null when it is released. */
   readonly onHeld?: (backend: number | null) => void;
 }
@@ -95,19 +97,19 @@ async function acquire(needs: LeaseNeeds): Promise<Client> {
   }
 }
 
-async function lock(client: Client, dataset: DatasetDefinition, { waitSignal }: LeaseNeeds): Promise<void> {
+async function lock(client: Client, dataset: DatasetDefinition, { signal, waitsForever }: LeaseNeeds): Promise<void> {
   let lookedAt = 0;
   let limitMs = LINGER_MS;
   for (const startedAt = performance.now(); ; await delay(POLL_MS)) {
     const asked = await client.query('select pg_try_advisory_lock($1, $2) as held', [PUBLISHER_LOCK, dataset.number]);
     if (asked.rows[0].held) return;
-    waitSignal?.throwIfAborted();
+    signal?.throwIfAborted();
     const waitedMs = performance.now() - startedAt;
     if (waitedMs - lookedAt > 1000) {
       lookedAt = waitedMs;
       if ((await holderOf(client, dataset)).run?.kind === 'follow') limitMs = FOLLOWED_LINGER_MS;
     }
-    if (!waitSignal && waitedMs > limitMs) break;
+    if (!waitsForever && waitedMs > limitMs) break;
   }
   const { run, name, since } = await holderOf(client, dataset);
   const unnamed = `by ${name ?? 'another process'}${since ? `, connected since ${since.toISOString()}` : ''}`;

@@ -8,6 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { LogReader } from '../../pipelines/projector/log-reader.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, PUBLISHER_LOCK } from '../../shared/db/connect.ts';
+import { RunRecorder } from '../../shared/db/runs.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
@@ -16,6 +17,7 @@ import { faultOf } from '../support/faults.ts';
 import { startNatsProxy } from '../support/nats-proxy.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
+import { eventually } from '../support/serving.ts';
 import { temporaryDir } from '../support/stack.ts';
 import { compareNative } from '../support/trade-oracle.ts';
 
@@ -224,6 +226,29 @@ describe('the publisher lease', () => {
       expect(await system.log()).toEqual([]);
     }
     expect((await system.backfill(day, day)).exit).toBe(0);
+  });
+
+  // A follower has it for one document, and is waited for: for a minute, whatever the operator did.
+  test('of a follower was waited for, and Ctrl-C was ignored meanwhile', async () => {
+    await using system = await System.create();
+    const [day] = dayNames('2024-09-01', 1);
+    const { databaseUrl } = system.env;
+    await using holder = await connect({ url: databaseUrl, name: 'a follower' });
+    const { rows } = await holder.query('select pg_backend_pid() pid, pg_advisory_lock($1, 1)', [PUBLISHER_LOCK]);
+    const datasets = [exchangeASpotTrades];
+    const command = './tidemark follow';
+    await using run = await RunRecorder.open({ databaseUrl, kind: 'follow', subject: DATASET, datasets, command });
+    await run.write({ lease_backend: rows[0].pid });
+    const waiting = system.begin(['backfill', DATASET, '--from', day, '--to', day]);
+    const asks = `select from pg_stat_activity where datname = current_database()
+      and application_name like 'tidemark publisher%' and query like '%pg_try_advisory_lock%'`;
+    await eventually(async () => (await holder.query(asks)).rowCount === 1, 'it asks for the lease');
+    waiting.stop();
+    const { exit, json } = await waiting.done;
+    // Without a limit of the test's own: whoever waits to the end names the follower.
+    expect([exit, json.feeds[0].error]).toEqual([130, { code: 'INTERRUPTED', message: 'interrupted' }]);
+    const [ended] = await system.rows<Json>(`select state from runs where kind = 'backfill'`);
+    expect(ended).toEqual({ state: 'interrupted' });
   });
 
   test('lets one of two commands publish at a time, and neither does harm', async () => {
