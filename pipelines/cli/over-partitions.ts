@@ -63,9 +63,7 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   const ok = !interrupted && units.every((unit) => job.good.includes(unit.state));
   const named = chosen.map(({ key }) => key).join(' ');
   context.output.answer({ command: job.name, dataset: named, ok, interrupted, elapsed_ms: elapsedMs, units }, () =>
-    units.length === 0
-      ? 'Nothing to do: the range has no partition that this command applies to.'
-      : `${summaryOf(units)}\n${units.length} in ${seconds(elapsedMs)}`,
+    textOf(units, { elapsedMs, interrupted }),
   );
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
 }
@@ -151,6 +149,16 @@ async function wantedRows(dataset: DatasetDefinition, { values }: ParsedCommand,
     return await catalog.overlapping(dataset, dataset.sources[0], span);
   }
   return await catalog.partitions(dataset, startOf(dataset, from), endOf(dataset, to));
+}
+
+/** The answer for people. */
+export function textOf(
+  units: readonly ReportedUnit[],
+  { elapsedMs, interrupted }: { readonly elapsedMs: number; readonly interrupted: boolean },
+): string {
+  const done = units.length === 0 ? [] : [summaryOf(units), `${units.length} in ${seconds(elapsedMs)}`];
+  if (interrupted) return ['Interrupted before the end of the range.', ...done].join('\n');
+  return done.length > 0 ? done.join('\n') : 'Nothing to do: the range has no partition that this command applies to.';
 }
 
 function summaryOf(units: readonly ReportedUnit[]): string {

@@ -1,8 +1,9 @@
 /** What a command tells people: its lines about units, and its numbers. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { summaryOf } from '../../pipelines/cli/commands/compact.ts';
 import { grouped, type Output } from '../../pipelines/cli/output.ts';
-import { lineOf } from '../../pipelines/cli/over-partitions.ts';
+import { lineOf, textOf } from '../../pipelines/cli/over-partitions.ts';
 import { Summary } from '../../pipelines/cli/summary.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { feedOf } from '../../pipelines/sources/index.ts';
@@ -58,4 +59,17 @@ test('numbers are grouped as Intl groups them', () => {
     }),
     { seed: SEED },
   );
+});
+
+// An interrupted one said that there is nothing to do, or described what it had done as all.
+test('an interrupted replay, verification or compaction told people of a finished one', () => {
+  const unit = { dataset: FEED.name, partition: '2024-01-01', state: 'proved' };
+  const told = (units: readonly (typeof unit)[]) => textOf(units, { elapsedMs: 0, interrupted: true });
+  for (const text of [told([]), told([unit]), summaryOf([], true)]) {
+    expect(text).toMatch(/^Interrupted/);
+    expect(text).not.toMatch(/[Nn]othing to do/);
+  }
+  expect(told([unit])).toContain('1 in 0.0 s');
+  expect(textOf([], { elapsedMs: 0, interrupted: false })).toMatch(/^Nothing to do/);
+  expect(summaryOf([], false)).toMatch(/^Nothing to do/);
 });

@@ -43,7 +43,9 @@ export async function runCompact(command: ParsedCommand): Promise<number> {
   const interrupted = context.signal.aborted;
   const ok = !interrupted && units.every(({ state }) => state !== 'failed');
   const answer = { command: 'compact', ok, interrupted, elapsed_ms: elapsedMs, supported, units };
-  context.output.answer(answer, () => (supported ? `${summaryOf(units)} in ${seconds(elapsedMs)}` : NO_COLUMNSTORE));
+  context.output.answer(answer, () =>
+    supported ? `${summaryOf(units, interrupted)} in ${seconds(elapsedMs)}` : NO_COLUMNSTORE,
+  );
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
 }
 
@@ -144,10 +146,11 @@ async function compactOne(pool: Pool, table: Compactable, chunk: CompactChunk): 
   }
 }
 
-function summaryOf(units: readonly Unit[]): string {
+export function summaryOf(units: readonly Unit[], interrupted: boolean): string {
   const done = units.filter(({ state }) => state === 'compacted');
   const sum = (name: 'bytes_before' | 'bytes_after') => done.reduce((total, unit) => total + unit[name], 0);
   const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
-  if (units.length === 0) return 'Nothing to do: every old chunk is in the columnstore';
-  return `${done.length} of ${units.length} chunks went into the columnstore, ${megabytes(sum('bytes_before'))} became ${megabytes(sum('bytes_after'))}`;
+  if (units.length === 0 && !interrupted) return 'Nothing to do: every old chunk is in the columnstore';
+  const head = interrupted ? 'Interrupted; the same command continues where it stopped.\n' : '';
+  return `${head}${done.length} of ${units.length} chunks went into the columnstore, ${megabytes(sum('bytes_before'))} became ${megabytes(sum('bytes_after'))}`;
 }
