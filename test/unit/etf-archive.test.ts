@@ -34,6 +34,13 @@ test("the first document of a day came after its later ones, so that its older f
   expect((await archivedDocuments(folderOf(folder), 'csv')).map(({ name }) => name)).toEqual(files);
 });
 
+test("the tenth copy of a document came after its first, so that the facts of the ninth were the day's", async () => {
+  const folder = await temporaryDir();
+  const files = ['2026-05-06.csv', ...Array.from({ length: 11 }, (_, index) => `2026-05-06 (${index + 1}).csv`)];
+  for (const name of files) await writeFile(join(folder, name), 'x');
+  expect((await archivedDocuments(folderOf(folder), 'csv')).map(({ name }) => name)).toEqual(files);
+});
+
 // The documents behind the link were skipped without a word.
 test('a day whose folder is a symbolic link had no documents', async () => {
   const folder = await temporaryDir();

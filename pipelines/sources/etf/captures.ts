@@ -182,8 +182,11 @@ export async function archivedDocuments(base: URL, extension: string): Promise<F
     if (!(await isFolder(folder, entry))) await add(day, entry.name);
     else for (const { name } of await entriesOf(join(folder, entry.name))) await add(day, entry.name, name);
   }
-  // The name breaks a tie of `a.csv` and `a.CSV`.
-  const order = ({ name }: FolderDocument) => `${name.slice(0, -extension.length - 1)}\n${name}`;
+  // `(10)` follows `(9)`, and the name breaks a tie of `a.csv` and `a.CSV`.
+  const order = ({ name }: FolderDocument) => {
+    const stem = name.slice(0, -extension.length - 1).replaceAll(/\d+/g, (digits) => digits.padStart(20, '0'));
+    return `${stem}\n${name}`;
+  };
   return documents.sort((a, b) => (order(a) < order(b) ? -1 : 1));
 }
 
