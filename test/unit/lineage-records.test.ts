@@ -1,7 +1,7 @@
 /** Finding an event in frames of records: one among many, and one so large that it travels in parts. */
 import { describe, expect, test } from 'vitest';
 import { encodeMessage, type FrameHeader } from '../../shared/frame/codec.ts';
-import { encodeRecord, MAX_RECORD_FRAME_BYTES } from '../../shared/frame/records.ts';
+import { encodeRecord, MAX_RECORD_FRAME_BYTES, RecordAssembler } from '../../shared/frame/records.ts';
 import { findEvent } from '../../shared/lineage/find-event.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { faultOf } from '../support/faults.ts';
@@ -83,5 +83,41 @@ describe('in frames of records', () => {
     }
     messages.delete(12);
     await faultOf(find('4', [11, 12, 13], messages), 'LOG_REWOUND');
+  });
+});
+
+describe('the parts of an event', () => {
+  type Given = readonly [text: string, part?: number, parts?: number];
+  /** The bodies to read events from, as text. */
+  const joined = (...frames: Given[]): string[] => {
+    const assembler = new RecordAssembler();
+    const bodies = frames.flatMap(([text, part, parts], index) => {
+      const header = { frame: index, ...(part === undefined ? {} : { part, parts }) };
+      return assembler.take(header, Buffer.from(text)) ?? [];
+    });
+    assembler.end();
+    return bodies.map(String);
+  };
+
+  test('are joined in the order of their frames, between whole ones', () => {
+    expect(joined(['whole'], ['a', 1, 3], ['b', 2, 3], ['c', 3, 3], ['x', 1, 1], ['also whole'])).toEqual([
+      'whole',
+      'abc',
+      'x',
+      'also whole',
+    ]);
+  });
+
+  test.each<[string, ...Given[]]>([
+    ['of which the first is missing', ['b', 2, 3]],
+    ['of which one is missing', ['a', 1, 3], ['c', 3, 3]],
+    ['of which one comes twice', ['a', 1, 3], ['a', 1, 3]],
+    ['of which the last is missing', ['a', 1, 2]],
+    ['that are more than were announced', ['a', 2, 1]],
+    ['that become fewer on the way', ['a', 1, 3], ['b', 2, 2]],
+    ['that become more on the way', ['a', 1, 2], ['b', 2, 3], ['c', 3, 3]],
+    ['among which a whole frame lies', ['a', 1, 2], ['whole'], ['b', 2, 2]],
+  ])('%s are no event', (_, ...frames) => {
+    expect(() => joined(...frames)).toThrow('The parts of an event do not fit together');
   });
 });
