@@ -74,6 +74,8 @@ test('every proof of inclusion and consistency up to 40 leaves holds, and none o
       }
       expect(verifyInclusion(leafHash(leaves[index]), index, size, [...proof, root], root)).toBe(false);
       expect(verifyInclusion(leafHash(leaves[index]), index, size, proof.slice(1), root)).toBe(size === 1);
+      // A proof for this root has too few hashes for a tree that is two levels higher.
+      expect(verifyInclusion(leafHash(leaves[index]), index, 4 * size + 1, proof, root)).toBe(false);
     }
     for (let old = 0; old <= size; old++) {
       const before = { size: old, root: naive(leaves.slice(0, old)) };
@@ -81,6 +83,7 @@ test('every proof of inclusion and consistency up to 40 leaves holds, and none o
       expect(verifyConsistency(before, { size, root }, proof)).toBe(true);
       const other = { size: old, root: naive([...leaves.slice(1, old), Buffer.from('forged')]) };
       if (old > 0) expect(verifyConsistency(other, { size, root }, proof)).toBe(false);
+      if (old > 0) expect(verifyConsistency(before, { size: 4 * size + 1, root }, proof)).toBe(false);
       expect(verifyConsistency(before, { size, root: naive(leaves) }, proof)).toBe(size === 40 || old === 0);
     }
   }
