@@ -19,6 +19,7 @@ import {
 } from '../../serving/exports/states.ts';
 import { type ExportOutcome, ExportStore, type ExportTransition } from '../../serving/exports/store.ts';
 import { dispatch } from '../../serving/exports/submit.ts';
+import { connect } from '../../shared/db/connect.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
@@ -207,6 +208,34 @@ test('a clock that was set back keeps nobody alive', async () => {
     `update exports set heartbeat_at = clock_timestamp() + interval '1 day' where export_id = '${exportId}'`,
   );
   expect((await store.claim(exportId, 'other')).kind).toBe('done');
+});
+
+// Both would read the state before either writes it, and the caller who canceled would get an artifact.
+test('a cancellation and a success at the same moment: one of them counts, and the other is told', async () => {
+  const exportId = await submit();
+  const claimed = await store.claim(exportId, 'worker');
+  const { fence } = (claimed as Extract<ExportOutcome, { kind: 'done' }>).row;
+  const open = () => connect({ url: env.databaseUrl, name: 'test of the row lock' });
+  await using holder = await open();
+  // In a transaction the database shows the same activity again and again.
+  await using watcher = await open();
+  await holder.query('begin');
+  await holder.query('select from exports where export_id = $1 for update', [exportId]);
+  const both = Promise.all([
+    store.succeed(exportId, fence, { artifact: ARTIFACT, warnings: [], asOfUtc: null, ttlSeconds: 60 }),
+    store.cancel(exportId, 'EXPORT_RUN_CANCELED', 'canceled'),
+  ]);
+  // Both have looked at the row, or wait for it.
+  const waiting = `select from pg_stat_activity where datname = current_database()
+    and application_name = 'tidemark exports' and wait_event_type = 'Lock'`;
+  await expect.poll(async () => (await watcher.query(waiting)).rowCount).toBe(2);
+  await holder.query('commit');
+  const outcomes = await both;
+  expect(outcomes.map(({ kind }) => kind).sort()).toEqual(['done', 'refused']);
+  const isSucceeded = outcomes[0].kind === 'done';
+  expect(await store.find(exportId)).toMatchObject(
+    isSucceeded ? { state: 'succeeded', errorCode: null } : { state: 'failed', artifact: null },
+  );
 });
 
 // It was answered 503, and ran all the same.
