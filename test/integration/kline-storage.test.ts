@@ -222,6 +222,28 @@ test('a revision replaces them, and the shared ones name it', async () => {
   expect((await run('verify', dataset.key, '--deep')).exit).toBe(0);
 });
 
+test('that become others as they are stored fail their proof, and those of before stay', async () => {
+  const before = await everything();
+  const { day } = DAYS[1];
+  await system.client.query(
+    `create function another_close() returns trigger language plpgsql as $$
+       begin new.close := new.close + 1; return new; end $$;
+     create trigger another_close before insert on native_klines for each row when (new.size_s = 900)
+       execute function another_close()`,
+  );
+  try {
+    const { exit } = await run('reingest', dataset.key, '--from', day, '--to', day, '--reason', 'a trial');
+    expect(exit).toBe(1);
+  } finally {
+    await system.client.query('drop function another_close cascade');
+  }
+  const [{ reason }] = await system.rows<Json>(
+    `select reason from attempts where partition_key = '${day}' order by attempt desc limit 1`,
+  );
+  expect(reason).toMatch(/^klines_sha256: expected [0-9a-f]{64}, found [0-9a-f]{64}$/);
+  expect(await everything()).toEqual(before);
+});
+
 test('of partitions that were proved before are made by a command that goes on where it stopped', async () => {
   const before = await everything();
   const clear = (where: string) =>
