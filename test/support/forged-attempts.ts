@@ -254,6 +254,12 @@ export const CASES: readonly Case[] = [
     spoil: manifestSays((facts) => ({ first_offset: plusOne(facts.first_offset) })),
     reason: /first_offset: /,
   },
+  {
+    name: 'a manifest with another last id',
+    spoil: manifestSays((facts) => ({ last_offset: plusOne(facts.last_offset), gaps: 1 })),
+    reason: /^last_offset: expected \d+, found \d+; missing offsets: /,
+  },
+  { name: 'a manifest with another first time', spoil: manifestSays((facts) => ({ first_ms: facts.first_ms + 1 })), reason: /^first_ms: / }, // biome-ignore format: a case a line
   { name: 'a manifest with another last time', spoil: manifestSays((facts) => ({ last_ms: facts.last_ms - 1 })), reason: /^last_ms: / }, // biome-ignore format: a case a line
   {
     name: 'a manifest that admits a gap',
@@ -272,6 +278,7 @@ export const CASES: readonly Case[] = [
     spoil: manifestSays(() => ({ attempt: 7 })),
     reason: /manifest\.attempt/,
   },
+  { name: 'a manifest that claims another revision', spoil: manifestSays(() => ({ revision: 2 })), reason: /manifest\.revision/ }, // biome-ignore format: a case a line
   { name: 'a manifest of fewer frames', spoil: manifestSays(() => ({ frames: 2 })), reason: /frames/ },
   {
     name: 'a manifest that is not JSON',

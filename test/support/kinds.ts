@@ -88,6 +88,8 @@ export interface MadePartition {
   readonly dataset: DatasetDefinition;
   readonly key: string;
   readonly events: readonly RecordedEvent[];
+  /** What the manifest counts, where a faulty publisher writes more events than that. */
+  readonly stated?: readonly RecordedEvent[];
   readonly source?: SourceFacts;
 }
 
@@ -123,11 +125,15 @@ function madeSource(datasets: readonly DatasetDefinition[]): Source<MadeDocument
       checks: document.checks,
       async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
         const { made, before, isCut } = document;
-        for (const [index, { dataset, key, events, source }] of made.entries()) {
+        for (const [index, { dataset, key, events, stated, source }] of made.entries()) {
           await before?.(index);
           const frames = new RecordFrames(dataset, key, frameRawBytes);
           for (const event of events) yield* frames.add(event);
-          for (const item of frames.end(source)) {
+          if (stated) yield* [...frames.end(source)].filter(({ kind }) => kind === 'events');
+          const counted = stated ? new RecordFrames(dataset, key, frameRawBytes) : frames;
+          for (const event of stated ?? []) for (const _ of counted.add(event));
+          for (const item of counted.end(source)) {
+            if (stated && item.kind === 'events') continue;
             if (item.kind === 'events' || !isCut || index < made.length - 1) yield item;
           }
         }
