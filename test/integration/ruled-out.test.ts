@@ -250,13 +250,15 @@ describe('ranges', () => {
 
   test('a partition without ranges, or without some of its frames, is read whole', async () => {
     const body = { n_rows: 100_000 };
-    // The largest of the rows whose frames go: few frames are left, and not its own.
-    const value = Math.max(...rows.slice(2400, 3000).map(({ quantity }) => quantity));
-    const filters: Clause[] = [{ field: 'quantity', op: 'gte', value }];
     await system.rows(`delete from frames where partition_key = '${DAYS[1]}' and row_base > 700`);
     await alter('partitions', 'null');
     await system.rows(`update frames set value_ranges = null where partition_key = '${DAYS[0]}'`);
-    expect(idsOf(await query({ ...body, filters }))).toEqual(expected(body, filters));
+    // The largest of the first day, which has no ranges; and of the rows whose frames go: few frames are left, and not its own.
+    for (const some of [rows.slice(0, 1500), rows.slice(2400, 3000)]) {
+      const value = Math.max(...some.map(({ quantity }) => quantity));
+      const filters: Clause[] = [{ field: 'quantity', op: 'gte', value }];
+      expect(idsOf(await query({ ...body, filters }))).toEqual(expected(body, filters));
+    }
     expect((await verify()).json.units[0].state).toBe('proved');
   });
 
