@@ -1,8 +1,9 @@
-/** Partitions that another process changes between the start of a `replay` and its turn at them. */
+/** Partitions that another process changes while a `replay` or `verify` is on its way to them, or at them. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type ReplayNeeds, replayPartition } from '../../pipelines/cli/commands/replay.ts';
 import { retractSpan } from '../../pipelines/projector/retract.ts';
 import { verifyPartition } from '../../pipelines/projector/verify.ts';
+import { connect } from '../../shared/db/connect.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
 import { faultOf } from '../support/faults.ts';
@@ -67,4 +68,21 @@ test('of two replays of one partition the later one leaves what the other proved
   // The attempt and the state are those of before the quarantine.
   for (const old of [held, proved]) await faultOf(replayPartition(old, needs), 'PARTITION_CHANGED');
   expect((await rowOf(2)).provedAt).toEqual(provedAt);
+});
+
+// Without a single snapshot the new rows would be compared with the old manifest.
+test('verify does not take a revision for altered rows that is proved between its first look and its recount', async () => {
+  const before = await rowOf(2);
+  await using revising = await connect({ url: system.databaseUrl, name: 'test of a revision' });
+  await revising.query('begin');
+  await revising.query(`lock table ${HEADERS.native.table} in access exclusive mode`);
+  const verifying = verifyPartition(before, needs);
+  const waiting = `select from pg_locks where relation = '${HEADERS.native.table}'::regclass and not granted`;
+  await system.until(async () => (await revising.query(waiting)).rowCount === 1);
+  await revising.query(`update ${HEADERS.native.table} set nonce = nonce + 1 where height = 2;
+    update partitions set attempt = attempt + 1, revision = revision + 1
+      where dataset_id = ${HEADERS.number} and partition_key = '2';
+    commit`);
+  expect(await verifying).toMatchObject({ state: 'proved' });
+  expect(await rowOf(2)).toMatchObject({ state: 'proved', attempt: before.attempt + 1 });
 });
