@@ -56,6 +56,15 @@ describe('a leaf is left by', () => {
     expect(new Set([digests[2], digests[4], digests[5]]).size).toBe(1);
     expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
     expect((await system.run(['doctor', '--check', 'proof_log'])).json.checks.at(-1).findings).toEqual([]);
+    // Nothing else has the digest that a leaf states of the rows, so that only the log shows that it is another.
+    const other = '0'.repeat(64);
+    await system.rows(
+      `update proof_leaves set body = convert_to(replace(convert_from(body, 'UTF8'), '${digests[5]}', '${other}'), 'UTF8')`,
+    );
+    expect((await system.run(['verify', DATASET])).exit).toBe(0);
+    expect((await system.run(['verify', DATASET, '--deep'])).json.units[0].reason).toBe(
+      `rows_sha256 of the proof log: expected ${other}, found ${digests[5]}`,
+    );
   });
 
   test('ids that are taken: of a partition that is quarantined, and of a revision that is refused', async () => {
