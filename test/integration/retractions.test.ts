@@ -9,7 +9,7 @@ import { connect } from '../../shared/db/connect.ts';
 import { lockCoverage } from '../../shared/db/partition-changes.ts';
 import { encodeMessage, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { retractionSubject } from '../../shared/nats/stream.ts';
-import { documentOf, HEADERS, header, KindSystem, type MadeDocument, projectionOf } from '../support/kinds.ts';
+import { documentOf, HEADERS, header, KindSystem, type MadeDocument, MEMPOOL, projectionOf } from '../support/kinds.ts';
 import { testLogger } from '../support/stack.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
@@ -215,4 +215,21 @@ test('a partition whose retraction is in the log is reported although the databa
   };
   expect(retractions.rest()).toMatchObject([unit]);
   expect(retractions.rest()).toEqual([]);
+});
+
+// Nothing is missing between two snapshots, so that the span of those around it goes on over it.
+test('a snapshot that is taken out of service is not proved any longer, although one before and one after it are', async () => {
+  await using fresh = await KindSystem.create();
+  fresh.project([MEMPOOL]);
+  const [first, second, third] = [START, START + 60_000, START + 120_000];
+  const empty = (ms: number) => documentOf({ dataset: MEMPOOL, key: String(ms), events: [] });
+  await fresh.ingest([MEMPOOL], [first, second, third].map(empty));
+  expect(await fresh.proved(MEMPOOL)).toBe(`{[${first},${third + 1})}`);
+  const row = (await fresh.catalog.partition(MEMPOOL, String(second)))!;
+  await DirtyBuckets.prepare(fresh.client);
+  await fresh.client.query('begin');
+  const retracting = { reason: REASON, by: 'verify' };
+  await retractPartition(fresh.client, MEMPOOL, projectionOf(MEMPOOL).seconds, row, retracting);
+  await fresh.client.query('commit');
+  expect(await fresh.proved(MEMPOOL)).toBe(`{[${first},${second}),[${second + 1},${third + 1})}`);
 });
