@@ -138,6 +138,9 @@ describe('pages', () => {
     expect(numbers(json.changes)).toEqual([4, 5, 6]);
     expect((await get(`/v1/changes?dataset=${B}&limit=1`)).json.next).toBe(4);
     expect((await get(`/v1/changes?dataset=${A}&since=3`)).json).toMatchObject({ changes: [{ number: 6 }], next: 6 });
+    // Nothing but changes of others is left: the reader goes on behind them.
+    await grow(2);
+    expect((await get(`/v1/changes?dataset=${B}&since=6`)).json).toMatchObject({ changes: [], next: 8 });
   });
 
   test('show nothing before its commit and before its index', async () => {
