@@ -390,19 +390,19 @@ describe('a lake that is followed', () => {
     await using lake = await openLake({ databaseUrl: env.databaseUrl, folder, signal: stop.signal });
     const following = lake.follow(() => {});
     const key = `dataset_id = ${datasetOf('exchange_a_spot_trades').number} and partition_key = '2024-03-02'`;
-    const stated = `select from lakes where folder = '${folder}'`;
     try {
       // The first round compares everything, those after it only what leaves name.
-      await eventually(async () => (await sql(stated)).rowCount === 1, 'the first round is over');
+      const stated = async () => (await sql(`select from lakes where folder = '${folder}'`)).rowCount === 1;
+      await eventually(stated, 'the first round is over');
+      const { replaced, change } = lake.report();
       await sql(`with moved as (update partitions set proved_at = proved_at + interval '1 ms' where ${key} returning *)
         insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body)
-        select ${lake.report().change}, dataset_id, partition_key, attempt, 'quarantined', 'x' from moved`);
-      await eventually(async () => lake.report().replaced === 2, 'the files of the day are others');
+        select ${change}, dataset_id, partition_key, attempt, 'quarantined', 'x' from moved`);
+      await eventually(async () => lake.report().replaced === replaced + 2, 'the files of the day are others');
     } finally {
       stop.abort();
       await following;
-      await sql(`delete from proof_leaves where body = 'x';
-        update partitions set proved_at = proved_at - interval '1 ms' where ${key}`);
+      await sql(`delete from proof_leaves where body = 'x'; update partitions set proved_at = proved_at - interval '1 ms' where ${key}`);
     }
   });
 });
