@@ -113,6 +113,8 @@ export class Transport {
         },
         ...(body !== undefined && { body: JSON.stringify(body) }),
         signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal,
+        // `fetch` would send the keys to whatever host it is led to, and a POST as a GET without its body.
+        redirect: 'manual',
       });
     } catch (cause) {
       signal?.throwIfAborted();
@@ -124,6 +126,13 @@ export class Transport {
     }
     const hangUp = () => late.abort();
     if (response.ok) return { response, hangUp };
+    if (isRedirect(response)) {
+      hangUp();
+      const to = response.headers.get('location');
+      const where = to === null ? 'elsewhere' : `to ${to.slice(0, 200)}`;
+      const message = `${this.#base} redirects ${where}, where the keys are not sent: set baseUrl to the address of the service`;
+      return { error: new ConnectionError(message), passing: false };
+    }
     const error = await errorOf(withinStalls(response, stallTimeoutMs, hangUp));
     // After an abort the caller gets the abort's reason, and nothing is tried again.
     signal?.throwIfAborted();
@@ -134,6 +143,10 @@ export class Transport {
     };
   }
 }
+
+/** A browser shows neither the status nor the target of a redirect. */
+const isRedirect = ({ type, status }: Response): boolean =>
+  type === 'opaqueredirect' || [301, 302, 303, 307, 308].includes(status);
 
 /** The value of a header. A key may be any text and is sent as UTF-8; `fetch` expects header bytes as latin1. */
 function headerOf(option: string, value: string): string {

@@ -67,6 +67,8 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
       method: 'POST',
       headers: { 'X-API-Key': apiKey, 'Content-Type': 'application/json' },
       body,
+      // The key is for this address alone.
+      redirect: 'manual',
       signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS),
     });
     text = await response.text();
