@@ -48,8 +48,7 @@ export async function mirrorExports(work: MirrorWork, ids: readonly string[] | u
       counts[isNew ? 'new' : 'replaced'] += downloaded;
       counts.unchanged += each.files.length - downloaded;
     } catch (error) {
-      // It expired, or its rights were withdrawn: the others can still be had.
-      if (!(error instanceof MirrorFault) || (error.kind !== 'missing' && error.kind !== 'refused')) throw error;
+      if (!isOfOne(error)) throw error;
       fault ??= error;
     }
     work.progress(++done, exports.length);
@@ -57,6 +56,10 @@ export async function mirrorExports(work: MirrorWork, ids: readonly string[] | u
   if (fault) throw fault;
   return counts;
 }
+
+/** Whether a fault is of one export: it expired, its rights were withdrawn, it is lost or altered. The others can still be had. */
+const isOfOne = (error: unknown): error is MirrorFault =>
+  error instanceof MirrorFault && ['missing', 'refused', 'altered', 'manifest'].includes(error.kind);
 
 /** @returns how many files were downloaded */
 async function mirrorOne({ folder, downloads, signers, verify, signal, stop }: MirrorWork, { id, files }: Export) {
@@ -76,10 +79,18 @@ async function mirrorOne({ folder, downloads, signers, verify, signal, stop }: M
       isKept && !verify ? (await folder.sizeOf(path)) === file.bytes : await folder.holds({ ...file, path }, signal);
     if (!isThere) missing.push(file);
   }
+  let fault: MirrorFault | undefined;
   await inParallel(missing, stop, async (file) => {
     const path = `${EXPORTS}/${id}/artifact/${file.path}`;
-    await folder.place(await downloads.file({ ...file, path }), `${below}/${file.path}`);
+    try {
+      await folder.place(await downloads.file({ ...file, path }), `${below}/${file.path}`);
+    } catch (error) {
+      // Thrown here it would end the downloads of all exports.
+      if (!isOfOne(error)) throw error;
+      fault ??= error;
+    }
   });
+  if (fault) throw fault;
   // Last: a folder with a manifest is complete.
   if (!isKept) await folder.write(name, bytes);
   return missing.length;

@@ -90,10 +90,13 @@ export async function pauseAfter(
 /** An attempt that may be repeated. */
 class PassingFault extends Error {
   readonly retryAfterMs: number;
+  /** What it is once nothing is tried any more. */
+  readonly kind: 'unreachable' | 'missing';
 
-  constructor(message: string, retryAfterMs = 0, cause?: unknown) {
+  constructor(message: string, { retryAfterMs = 0, kind = 'unreachable', cause }: Partial<PassingFault> = {}) {
     super(message, { cause });
     this.retryAfterMs = retryAfterMs;
+    this.kind = kind;
   }
 }
 
@@ -116,7 +119,7 @@ class HttpSource implements Source {
         this.#options.signal?.throwIfAborted();
         if (!(error instanceof PassingFault)) throw error;
         if (attempt >= attempts || error.retryAfterMs > MAX_RETRY_AFTER_MS) {
-          throw new MirrorFault('unreachable', error.message, error.cause);
+          throw new MirrorFault(error.kind, error.message, error.cause);
         }
         await pauseAfter(attempt, this.#options, error.retryAfterMs);
       }
@@ -170,7 +173,9 @@ class HttpSource implements Source {
         const signals = signal ? AbortSignal.any([signal, hangUp.signal]) : hangUp.signal;
         response = await fetch(url, { headers, redirect: 'manual', signal: signals });
       } catch (cause) {
-        throw new PassingFault(`${url} does not answer`, 0, hangUp.signal.aborted ? hangUp.signal.reason : cause);
+        throw new PassingFault(`${url} does not answer`, {
+          cause: hangUp.signal.aborted ? hangUp.signal.reason : cause,
+        });
       } finally {
         clearTimeout(timer);
       }
@@ -200,9 +205,13 @@ class HttpSource implements Source {
     const said = detailOf(Buffer.from(text, 'latin1').toString());
     const message = `${url} answered ${status}${said === '' ? '' : `: ${said}`}`;
     if (status === 416 && from > 0) return new MirrorFault('altered', `${url} has no bytes from ${from} on`);
-    if (status === 404 || status === 410) return new MirrorFault('missing', message);
+    // The file of an export that is lost or altered at the service does not come back.
+    const isLost = status === 503 && said.startsWith('EXPORT_ARTIFACT_');
+    if (status === 404 || status === 410 || isLost) return new MirrorFault('missing', message);
     if (status >= 500 || status === 429 || status === 408) {
-      return new PassingFault(message, retryAfterMs(headers.get('retry-after')));
+      // The writer of a lake may replace its file soon, or never: all others can be had.
+      const kind = said.startsWith('LAKE_FILE_ALTERED') ? 'missing' : 'unreachable';
+      return new PassingFault(message, { retryAfterMs: retryAfterMs(headers.get('retry-after')), kind });
     }
     return new MirrorFault('refused', message);
   }
