@@ -65,7 +65,7 @@ const isOfOne = (error: unknown): error is MirrorFault =>
 async function mirrorOne({ folder, downloads, signers, verify, signal, stop }: MirrorWork, { id, files }: Export) {
   const below = `exports/${id}`;
   const local = await folder.read(`${below}/${MANIFEST}`);
-  const isKept = local !== undefined && isOf(local, id, files);
+  const isKept = local !== undefined && isWhole(local, id, files);
   const bytes = isKept ? local : (await downloads.document(`${EXPORTS}/${id}/manifest`, MAX_MANIFEST_BYTES))!.bytes;
   const name = `${below}/${MANIFEST}`;
   if (!isOf(bytes, id, files)) {
@@ -96,7 +96,17 @@ async function mirrorOne({ folder, downloads, signers, verify, signal, stop }: M
   return missing.length;
 }
 
-/** Whether a manifest is of these files. */
+/** Whether a local manifest is of these files; one that was damaged is had again. */
+function isWhole(bytes: Uint8Array, id: string, files: readonly NamedBytes[]): boolean {
+  try {
+    return isOf(bytes, id, files);
+  } catch (error) {
+    if (error instanceof MirrorFault) return false;
+    throw error;
+  }
+}
+
+/** Whether a manifest is of these files. @throws MirrorFault */
 function isOf(bytes: Uint8Array, id: string, files: readonly NamedBytes[]): boolean {
   const { files: listed } = parseObject(bytes, `The manifest of export ${id}`);
   if (!Array.isArray(listed) || listed.length !== files.length) return false;

@@ -1,4 +1,6 @@
 /** Files that a source has lost or altered, or a mirror its own: everything else is had all the same. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { filesIn, sha256Of } from '../support/lake-folder.ts';
 import { asked, copy, FIRST, faultOf, rowsOf, SECOND, server, THIRD, useLake } from '../support/mirrored-lake.ts';
@@ -52,4 +54,14 @@ test('a file that a lake refuses kept a mirror from the files after it', async (
   expect(asked(rowsOf(FIRST))).toHaveLength(2);
   for (const place of [SECOND, THIRD]) expect(filesIn(copy)).toContain(rowsOf(place));
   expect(filesIn(copy)).not.toContain('_manifest.json');
+});
+
+test('a manifest of an export that was damaged in the mirror was never had again', async () => {
+  serveExports(() => undefined);
+  expect(await ofExports()).toBeUndefined();
+  const manifest = join(copy, 'exports', NEW, 'manifest.json');
+  const whole = readFileSync(manifest);
+  writeFileSync(manifest, whole.subarray(0, 10));
+  expect(await ofExports()).toBeUndefined();
+  expect(readFileSync(manifest)).toEqual(whole);
 });
