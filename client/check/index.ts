@@ -3,6 +3,7 @@
  * `./tidemark check`, as functions. docs/proof-log.md says what each of them proves.
  */
 import { createHash } from 'node:crypto';
+import * as zlib from 'node:zlib';
 import type { Cell, RowLayout } from '../../shared/proof-log/cells.ts';
 import {
   type CheckReport,
@@ -52,7 +53,7 @@ export interface ExportInput {
   readonly key: string;
   /** The rows of all files in their order. A function, where they cannot be read twice. */
   readonly rows?: CheckedRows | (() => CheckedRows);
-  /** Or the bytes of the one CSV file. */
+  /** Or the bytes of the one CSV file, packed as the service sends them. */
   readonly csv?: string | Uint8Array;
 }
 
@@ -69,7 +70,7 @@ export async function checkExport({ manifest: given, key, rows, csv }: ExportInp
   if (csv !== undefined) checkFile(report, manifest, Buffer.from(csv as Uint8Array));
   const why = check.whyNoRows ?? (rows === undefined && csv === undefined ? 'no rows are given' : undefined);
   if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
-  else if (report.ok) await checkRows(check, layout, { rows, csv });
+  else if (report.ok) await checkRows(check, layout, { manifest, rows, csv });
   else report.unchecked.push(ROWS_AFTER_FAULT);
   return resultOf(report);
 }
@@ -83,14 +84,14 @@ function checkFile(report: CheckReport, { files }: ExportManifest, bytes: Uint8A
 async function checkRows(
   check: ExportCheck,
   layout: RowLayout,
-  { rows, csv }: Pick<ExportInput, 'rows' | 'csv'>,
+  { manifest, rows, csv }: Pick<ExportInput, 'rows' | 'csv'> & { readonly manifest: ExportManifest },
 ): Promise<void> {
   for (let keep: readonly string[] = []; ; ) {
     const digests = check.digests(keep);
     try {
       if (csv !== undefined) {
         const feed = new CsvFeed(layout, digests, check.fields);
-        feed.push(Buffer.from(csv as Uint8Array));
+        feed.push(unpacked(manifest.files[0].name, Buffer.from(csv as Uint8Array)));
         feed.end();
       } else await feedRows(typeof rows === 'function' ? rows() : rows!, layout, digests);
     } catch (error) {
@@ -100,6 +101,16 @@ async function checkRows(
     keep = check.rows(digests);
     if (keep.length === 0) return;
   }
+}
+
+/** The text of a file, which has the sha256 of the manifest by now. */
+function unpacked(name: string, bytes: Buffer): Buffer {
+  if (name.endsWith('.gz')) return zlib.gunzipSync(bytes);
+  if (!name.endsWith('.zst')) return bytes;
+  // Node has it since 22.15.
+  const unpack = zlib.zstdDecompressSync as typeof zlib.zstdDecompressSync | undefined;
+  if (!unpack) throw new Error(`this version of Node cannot unpack ${name}; give the rows`);
+  return unpack(bytes);
 }
 
 async function feedRows(rows: CheckedRows, layout: RowLayout, digests: RowDigests): Promise<void> {
