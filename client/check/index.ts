@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import * as zlib from 'node:zlib';
-import type { Cell, RowLayout } from '../../shared/proof-log/cells.ts';
+import { type Cell, RowFault, type RowLayout } from '../../shared/proof-log/cells.ts';
 import {
   type CheckReport,
   checkConsistency as compareCheckpoints,
@@ -14,7 +14,7 @@ import {
   type LineageAnswer,
 } from '../../shared/proof-log/check.ts';
 import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../shared/proof-log/check-export.ts';
-import { CsvFeed, placesOf } from '../../shared/proof-log/csv-feed.ts';
+import { CsvFeed, GOES_ON, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource } from '../../shared/proof-log/folder.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { keysIn, openCheckpoint } from '../../shared/proof-log/note.ts';
@@ -110,7 +110,15 @@ function unpacked(name: string, bytes: Buffer): Buffer {
   // Node has it since 22.15.
   const unpack = zlib.zstdDecompressSync as typeof zlib.zstdDecompressSync | undefined;
   if (!unpack) throw new Error(`this version of Node cannot unpack ${name}; give the rows`);
-  return unpack(bytes);
+  const { buffer, engine } = unpack(bytes, { info: true }) as unknown as Unpacked;
+  if (engine.bytesWritten !== bytes.length) throw new RowFault(GOES_ON);
+  return buffer;
+}
+
+/** What Node unpacks with `info`. */
+interface Unpacked {
+  readonly buffer: Buffer;
+  readonly engine: zlib.ZstdDecompress;
 }
 
 async function feedRows(rows: CheckedRows, layout: RowLayout, digests: RowDigests): Promise<void> {

@@ -1,6 +1,10 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { checkExport } from '../../client/check/index.ts';
+import { runCommand } from '../support/command.ts';
 import { csvOf, DAY, LOG_KEY, manifestOf } from '../support/signed-export.ts';
 
 test.each<[string, (text: Buffer) => Buffer]>([
@@ -22,5 +26,30 @@ test.each<[string, (text: Buffer) => Buffer]>([
   });
   expect(await checkExport({ manifest: manifestOf(csv, altered), csv: altered.bytes, key: LOG_KEY })).toMatchObject({
     faults: [expect.stringMatching(`^${DAY}: the rows have the sha256`)],
+  });
+});
+
+describe('rows in a second frame of zstd, which other programs unpack, were not seen', () => {
+  const csv = csvOf(1000);
+  const more = Buffer.from('1001,1704067201000,1,1,1,1,0\n');
+  const file = { name: 'rows.csv.zst', bytes: Buffer.concat([csv, more].map((text) => zstdCompressSync(text))) };
+  // Whoever has the key signs a manifest of that file.
+  const manifest = manifestOf(csv, file);
+
+  test('by the client', async () => {
+    const found = await checkExport({ manifest, csv: file.bytes, key: LOG_KEY });
+    expect(found).toMatchObject({ ok: false, faults: ['rows: the packed file goes on after its end'] });
+  });
+
+  test('by the command', async () => {
+    const dir = await mkdtemp(join(tmpdir(), 'tidemark-frames-'));
+    try {
+      await writeFile(join(dir, 'manifest.json'), manifest);
+      await writeFile(join(dir, file.name), file.bytes);
+      const { exit, json } = await runCommand(['check', dir, '--key', LOG_KEY], {});
+      expect([exit, json?.faults]).toEqual([1, [expect.stringMatching(/^rows: /)]]);
+    } finally {
+      await rm(dir, { recursive: true });
+    }
   });
 });

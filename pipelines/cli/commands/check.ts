@@ -10,7 +10,7 @@ import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { z } from 'zod';
 import { TidemarkError } from '../../../shared/errors.ts';
-import type { RowLayout } from '../../../shared/proof-log/cells.ts';
+import { RowFault, type RowLayout } from '../../../shared/proof-log/cells.ts';
 import {
   CheckReport,
   checkConsistency,
@@ -21,7 +21,7 @@ import {
   type LineageAnswer,
 } from '../../../shared/proof-log/check.ts';
 import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../../shared/proof-log/check-export.ts';
-import { CsvFeed } from '../../../shared/proof-log/csv-feed.ts';
+import { CsvFeed, GOES_ON } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
 import {
@@ -300,7 +300,8 @@ async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly 
 }
 
 async function feedCsv(path: string, feed: CsvFeed): Promise<void> {
-  const unpack = path.endsWith('.gz') ? [createGunzip()] : path.endsWith('.zst') ? [createZstdDecompress()] : [];
+  const zstd = path.endsWith('.zst') ? createZstdDecompress() : undefined;
+  const unpack = path.endsWith('.gz') ? [createGunzip()] : zstd ? [zstd] : [];
   const file = createReadStream(path, { highWaterMark: 1 << 20 });
   await pipeline([
     file,
@@ -309,6 +310,7 @@ async function feedCsv(path: string, feed: CsvFeed): Promise<void> {
       for await (const chunk of chunks) feed.push(chunk);
     },
   ] as never);
+  if (zstd && zstd.bytesWritten !== file.bytesRead) throw new RowFault(GOES_ON);
   feed.end();
 }
 
