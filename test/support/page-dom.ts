@@ -9,6 +9,7 @@ export class PageElement extends EventTarget {
   readonly tag: string;
   readonly attributes = new Map<string, string>();
   readonly style: Record<string, string> = {};
+  readonly classList = { toggle() {} };
   children: (PageElement | string)[] = [];
   value = '';
 

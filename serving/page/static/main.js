@@ -15,6 +15,8 @@ import { showExports, showWork } from './work.js';
 /** The interval at which the service collects its status. */
 const POLL_MS = 5000;
 const EXPORTS_SHOWN = 10;
+/** A look that takes longer is given up: a connection may be dead without a word. */
+const LOOK_MS = 30_000;
 
 const gate = keyGate(() => void look());
 const hour = new Hour();
@@ -27,42 +29,59 @@ let datasets;
 const coverages = new Map();
 const candles = new Candles((dataset) => coverages.get(dataset).answer);
 let chosen = '';
+/**
+ * The look in progress. Two at once would build the page twice, and the older answer could replace the newer.
+ * @type {AbortController | undefined}
+ */
+let looking;
 
 async function look() {
   if (key.get() === '') return gate.open();
+  looking?.abort();
+  const own = new AbortController();
+  looking = own;
+  const { signal } = own;
+  const timer = setTimeout(() => own.abort(), LOOK_MS);
   try {
-    await begin();
+    await begin(signal);
     const [status, history, { exports }] = await Promise.all([
-      ask('/v1/ops/status'),
-      ask('/v1/ops/history'),
+      ask('/v1/ops/status', { signal }),
+      ask('/v1/ops/history', { signal }),
       // When exports cannot be listed, the page still shows everything else.
-      ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
+      ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`, { signal }).catch(() => ({ exports: [] })),
     ]);
     // As for exports: what cannot be listed hides nothing else.
-    const { changes } = await ask(`/v1/changes?since=${sinceOf(status)}`).catch(() => ({ changes: [] }));
+    const { changes } = await ask(`/v1/changes?since=${sinceOf(status)}`, { signal }).catch(() => ({ changes: [] }));
     // A key may cover fewer than the system has.
     status.datasets = status.datasets.filter(({ dataset }) =>
       datasets.datasets.some(({ key: name }) => name === dataset),
     );
-    await refreshCoverage(status);
+    await refreshCoverage(status, signal);
+    signal.throwIfAborted();
     candles.offer(datasets.datasets);
     show(status);
     hour.show(history);
     showExports(exports);
     showChanges(status, changes);
     showUpdated(`as of ${status.at_utc.slice(11, 19)} UTC`);
-  } catch (error) {
+  } catch (thrown) {
+    // Another look has begun, with another key.
+    if (looking !== own) return;
+    const error = signal.aborted ? new Fault('The service does not answer.') : thrown;
     if (!(error instanceof Fault)) throw error;
     if (error.isKey) return gate.open(error);
     // A key without the scope does not get it by asking again.
     showUpdated(error.code === 'AUTH_SCOPE_MISSING' ? error.message : `${error.message} Trying again.`, true);
+  } finally {
+    clearTimeout(timer);
+    if (looking === own) looking = undefined;
   }
 }
 
-/** Facts that do not change while the page is open. */
-async function begin() {
+/** Facts that do not change while the page is open. @param {AbortSignal} signal */
+async function begin(signal) {
   if (datasets) return;
-  datasets = await ask('/v1/datasets');
+  datasets = await ask('/v1/datasets', { signal });
   const select = byId('coverage-dataset');
   fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
   select.addEventListener('change', () => choose(select.value));
@@ -71,8 +90,11 @@ async function begin() {
   showNoProof();
 }
 
-/** @param {any} status */
-async function refreshCoverage(status) {
+/**
+ * @param {any} status
+ * @param {AbortSignal} signal
+ */
+async function refreshCoverage(status, signal) {
   const changed = status.datasets.filter(({ dataset, coverage_version: version, partitions }) => {
     const revision = `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`;
     return coverages.get(dataset)?.revision !== revision;
@@ -82,7 +104,9 @@ async function refreshCoverage(status) {
       // The answer states proved partitions as stretches. The page asks for the few others by state.
       const states = Object.entries({ quarantined, published, publishing }).filter(([, count]) => count > 0);
       const asked = states.length === 0 ? ['quarantined'] : states.map(([state]) => state);
-      const answers = await Promise.all(asked.map((state) => ask(`/v1/coverage/${dataset}?state=${state}&limit=1000`)));
+      const answers = await Promise.all(
+        asked.map((state) => ask(`/v1/coverage/${dataset}?state=${state}&limit=1000`, { signal })),
+      );
       coverages.set(dataset, {
         revision: `${version} ${quarantined} ${published} ${publishing}`,
         answer: { ...answers[0], partitions: answers.flatMap(({ partitions }) => partitions) },
@@ -123,8 +147,9 @@ function showUpdated(text, isFault = false) {
 
 void look();
 setInterval(() => {
-  if (document.visibilityState === 'visible' && key.get() !== '' && !byId('key-dialog').open) void look();
+  if (looking || document.visibilityState !== 'visible') return;
+  if (key.get() !== '' && !byId('key-dialog').open) void look();
 }, POLL_MS);
 document.addEventListener('visibilitychange', () => {
-  if (document.visibilityState === 'visible' && datasets) void look();
+  if (document.visibilityState === 'visible' && datasets && !looking) void look();
 });
