@@ -2,7 +2,7 @@
 import { runInNewContext } from 'node:vm';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { clientOf, frameClientOf } from '../../serving/page/static/request.js';
+import { clientOf, frameClientOf, requestOf } from '../../serving/page/static/request.js';
 import { runs, SEED } from '../support/seed.ts';
 
 const DATASET = { key: 'etf_daily_metrics', klines_path: null };
@@ -31,4 +31,18 @@ test('TypeScript has texts in single quotes where they hold none', () => {
   const code = clientOf({ path: '/', body: bodyOf(['plain', "it's"]) }, DATASET, 'http://h');
   expect(code).toContain(`      value: 'plain'\n`);
   expect(code).toContain(`      value: "it's"\n`);
+});
+
+test('an integer above 2^53 in a filter was rounded, so that the rows of another one came', () => {
+  const filterOf = (dtype: string, value: string) => {
+    const dataset = { ...DATASET, modes: { native: { fields: [{ name: 'n', dtype }] } }, historical_path: '/' };
+    const choices = { what: 'rows', mode: 'native', fields: [], window: 'all', strict: false } as const;
+    const rest = { count: 1, from: '', to: '', klineSize: '1m', filters: [{ field: 'n', op: 'eq', value }] };
+    return (requestOf({ dataset, ...choices, ...rest }).body.filters as unknown as { value: unknown }[])[0].value;
+  };
+  // The service says of a text that it is no integer.
+  expect(filterOf('int64', '9007199254740993')).toBe('9007199254740993');
+  expect(filterOf('int64', '-9007199254740991')).toBe(-9007199254740991);
+  expect(filterOf('int64', '1.5')).toBe(1.5);
+  expect(filterOf('float64', '1e300')).toBe(1e300);
 });

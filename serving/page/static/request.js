@@ -54,9 +54,12 @@ function typedValue(text, op, dtype) {
   return text.trim() === 'null' ? null : scalar(text.trim(), dtype);
 }
 
-/** A text that is not a number stays as typed, and the service's fault explains it. */
-const scalar = (text, dtype) =>
-  NUMBERS.has(dtype) && text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
+/** A text that is not a number, or an integer that a number would round, stays as typed, and the service's fault explains it. */
+function scalar(text, dtype) {
+  const value = NUMBERS.has(dtype) && text !== '' ? Number(text) : Number.NaN;
+  const isExact = dtype === 'int64' ? Number.isSafeInteger(value) || !Number.isInteger(value) : true;
+  return Number.isFinite(value) && isExact ? value : text;
+}
 
 /**
  * @param {{ path: string, body: object }} request
