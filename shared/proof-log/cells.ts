@@ -92,10 +92,11 @@ export function flagOf(cell: Cell): boolean {
   return fault('0 or 1', cell);
 }
 
-/** A partition whose rows are expected: its key, and the document that it came in. */
+/** A partition whose rows are expected: its key, the document that it came in, and how many there are, if that is known. */
 export interface ExpectedPartition {
   readonly partition: string;
   readonly document_sha256: string | null;
+  readonly rows?: number | null;
 }
 
 /** A service adds to `provenance_json` the document of the partition. The stored text lacks it. */

@@ -136,9 +136,10 @@ export class ExportCheck {
 
   /** The digests to feed with the rows of all files. @param keep partitions that `rows` asked for */
   digests(keep: readonly string[] = []): RowDigests {
-    const expected = [...this.#leaves].map(([partition, { document }]) => ({
+    const expected = [...this.#leaves].map(([partition, { document, rows }]) => ({
       partition,
       document_sha256: document?.sha256 ?? null,
+      rows,
     }));
     return new RowDigests(this.#layout!, expected, new Set(keep));
   }

@@ -115,22 +115,34 @@ class OrderedRows {
   }
 }
 
-/** The rows of one partition, kept until all have come, because answers are not in the order of offsets. */
+/**
+ * The rows of one partition, kept until all have come, because answers are not in the order of offsets. Blocks of a month have more
+ * than memory holds: each is let go once its expected number is there. Of more rows than that, the number alone is wrong enough.
+ */
 class SortedRows {
-  readonly #rows: { readonly key: readonly Cell[]; readonly bytes: Buffer }[] = [];
+  readonly #expected: number | null;
+  #kept: { readonly key: readonly Cell[]; readonly bytes: Buffer }[] = [];
+  #digest: string | undefined;
+  rows = 0;
 
-  get rows(): number {
-    return this.#rows.length;
+  constructor(expected: number | null) {
+    this.#expected = expected;
   }
 
   add(key: readonly Cell[], bytes: Buffer): void {
-    this.#rows.push({ key, bytes });
+    this.rows++;
+    if (this.#digest !== undefined) return;
+    this.#kept.push({ key, bytes });
+    if (this.rows === this.#expected) this.digest();
   }
 
   digest(): string {
+    if (this.#digest !== undefined) return this.#digest;
     const hash = createHash('sha256').update(COPY_HEADER);
-    for (const { bytes } of this.#rows.sort((a, b) => compareKeys(a.key, b.key))) hash.update(bytes);
-    return hash.update(COPY_TRAILER).digest('hex');
+    for (const { bytes } of this.#kept.sort((a, b) => compareKeys(a.key, b.key))) hash.update(bytes);
+    this.#kept = [];
+    this.#digest = hash.update(COPY_TRAILER).digest('hex');
+    return this.#digest;
   }
 }
 
@@ -214,7 +226,7 @@ export class RowDigests {
       throw new RowFault(`${field} is not the value of ${columns[column].name}`);
     }
     if (!rows) {
-      const kept = this.#sorted.get(partition) ?? new SortedRows();
+      const kept = this.#sorted.get(partition) ?? new SortedRows(expected.rows ?? null);
       this.#sorted.set(partition, kept);
       const key = order.map((index) => (columns[index].type === 'text' ? values[index] : integerOf(values[index])));
       kept.add(key, Buffer.from(room.bytes.subarray(start, room.at)));

@@ -8,10 +8,13 @@ import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from 'vitest';
+import { LAYOUTS } from '../../client/check/layouts.ts';
 import { changeOf } from '../../serving/changes/change-feed.ts';
 import { encodeStatement, int8, text } from '../../serving/db/pg-messages.ts';
+import type { Cell } from '../../shared/proof-log/cells.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
+import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { readEntries } from '../../shared/proof-log/tiles.ts';
 
 setFlagsFromString('--expose-gc');
@@ -65,4 +68,31 @@ test('leaves and their hashes, which the proof log keeps until their tile is com
   } finally {
     await rm(folder, { recursive: true });
   }
+});
+
+test('a check kept the rows of all blocks of an export, so that a month of transactions did not fit into memory', () => {
+  const layout = LAYOUTS.bitcoin_block_transactions;
+  const [blocks, each] = [50, 20];
+  const keys = Array.from({ length: blocks }, (_, height) => String(height));
+  const expected = keys.map((partition) => ({ partition, document_sha256: null, rows: each }));
+  const digests = new RowDigests(layout, expected);
+  const before = arrayBuffers();
+  const cellsOf: Readonly<Record<string, Cell>> = { block_timestamp: 0, coinbase: 0 };
+  const long = 'ab'.repeat(10_000);
+  // Out of order within their block.
+  for (const key of keys) {
+    for (let index = each - 1; index >= 0; index--) {
+      const row: Readonly<Record<string, Cell>> = { ...cellsOf, block_height: key, transaction_index: index };
+      digests.add(
+        layout.columns.map(({ fields }) => fields.map((name) => row[name] ?? long)),
+        [key],
+        [],
+      );
+    }
+  }
+  // All rows have 160 MB.
+  expect(arrayBuffers() - before).toBeLessThan(16_000_000);
+  const found = digests.digests();
+  expect(found.map(({ partition, rows }) => [partition, rows])).toEqual(keys.map((key) => [key, each]));
+  expect(new Set(found.map(({ sha256 }) => sha256)).size).toBe(blocks);
 });
