@@ -28,6 +28,7 @@ export interface ExportManifest extends Readonly<Record<string, unknown>> {
   readonly as_of: string | null;
   readonly schema: readonly { readonly name: string }[];
   readonly row_count: number;
+  readonly synthetic?: boolean;
   readonly files: readonly { readonly name: string; readonly bytes: number; readonly sha256: string }[];
   readonly proof: { readonly partitions: number; readonly listed: readonly ListedPartition[] } | null;
   readonly proofs?: readonly {
@@ -93,7 +94,7 @@ export class ExportCheck {
         leaf.dataset !== one.dataset || leaf.partition !== one.partition || !PROVING.has(leaf.kind)
           ? [`its leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`]
           : facts.has(what)
-            ? differingFromLeaf(leaf, facts.get(what)!)
+            ? [...differingFromLeaf(leaf, facts.get(what)!), ...this.#differingSample(leaf)]
             : ['it is not one of the partitions of the proof'];
       report.faults.push(...wrong.map((fault) => `${what}: ${fault}`));
       if (wrong.length > 0) continue;
@@ -114,6 +115,13 @@ export class ExportCheck {
       );
     if (held < total)
       report.unchecked.push(`${inWords(total - held, 'partition')}: no leaf with a proof in the manifest`);
+  }
+
+  /** A sample is never served beside real rows, so that every leaf says the same. A frame joins datasets that differ. */
+  #differingSample(leaf: Leaf): string[] {
+    const { synthetic, dataset } = this.#manifest;
+    if (dataset === null || synthetic === undefined || synthetic === leaf.synthetic) return [];
+    return [`synthetic is ${synthetic}, and ${leaf.synthetic} in the leaf`];
   }
 
   /** The fields of the files, in their order. */

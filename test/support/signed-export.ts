@@ -22,15 +22,24 @@ export function csvOf(rows: number): Buffer {
   return Buffer.from(`${[FIELDS.join(','), ...lines].join('\n')}\n`);
 }
 
-/** @param stated what the leaf was made of, @param file what the artifact is, @returns the manifest's text */
-export function manifestOf(stated: Buffer, file: { readonly name: string; readonly bytes: Buffer }): string {
+/**
+ * @param stated what the leaf was made of
+ * @param file what the artifact is
+ * @param options `isSample`: the leaf says that no vendor published the rows; the manifest never does
+ * @returns the manifest's text
+ */
+export function manifestOf(
+  stated: Buffer,
+  file: { readonly name: string; readonly bytes: Buffer },
+  { isSample = false } = {},
+): string {
   const digests = new RowDigests(layout, [{ partition: DAY, document_sha256: null }]);
   const feed = new CsvFeed(layout, digests, FIELDS);
   feed.push(stated);
   const [{ rows, sha256 }] = digests.digests();
   const facts = { revision: 1, rows, rows_hash: 'h', events_sha256: 'e', aligned_hash: null, klines_sha256: null };
   const leaf = encodeLeaf({
-    ...{ v: 1, kind: 'proved', dataset: DATASET, partition: DAY, attempt: 1, synthetic: false },
+    ...{ v: 1, kind: 'proved', dataset: DATASET, partition: DAY, attempt: 1, synthetic: isSample },
     ...{ document: { name: 'd', sha256: 'd' }, first_offset: '1', last_offset: String(rows) },
     ...{ rows_sha256: sha256, at: `${DAY}T00:00:00.000Z`, reason: null },
     ...facts,
@@ -42,6 +51,7 @@ export function manifestOf(stated: Buffer, file: { readonly name: string; readon
     window: { kind: 'range', start_utc: `${DAY}T00:00:00.000Z`, end_utc: '2024-01-02T00:00:00.000Z' },
     schema: FIELDS.map((name) => ({ name })),
     row_count: rows,
+    synthetic: false,
     files: [{ name: file.name, bytes: file.bytes.length, sha256: sha256Of(file.bytes) }],
     proof: { partitions: 1, listed: [{ partition: DAY, document_sha256: 'd', ...facts }] },
     proof_log: {

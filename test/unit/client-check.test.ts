@@ -53,3 +53,11 @@ describe('rows in a second frame of zstd, which other programs unpack, were not 
     }
   });
 });
+
+test('rows of the sample passed for real ones where the manifest, and not the leaf, said so', async () => {
+  const csv = csvOf(10);
+  const manifest = manifestOf(csv, { name: 'rows.csv', bytes: csv }, { isSample: true });
+  expect((await checkExport({ manifest, csv, key: LOG_KEY })).faults).toEqual([
+    `exchange_a_spot_trades ${DAY}: synthetic is false, and true in the leaf`,
+  ]);
+});
