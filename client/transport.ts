@@ -48,17 +48,19 @@ export class Transport {
   readonly #base: string;
   readonly #keys: Readonly<Record<string, string>>;
 
-  /** @throws TypeError when baseUrl is not an http(s) URL, or a key is empty or not valid as a header. */
+  /** @throws TypeError when baseUrl is not an http(s) URL or has more than a path, or a key is empty or not valid as a header. */
   constructor(options: TransportOptions) {
     const base = new URL(options.baseUrl);
     if (!/^https?:$/.test(base.protocol)) throw new TypeError(`baseUrl must be http or https, not ${base.protocol}`);
+    if (base.username !== '' || base.password !== '' || base.search !== '' || base.hash !== '')
+      throw new TypeError('baseUrl must have no user, query or fragment');
     if (!options.apiKey) throw new TypeError('apiKey is empty: set it to the SVC_INTERNAL_API_KEY of the service');
     this.#options = options;
     this.#keys = {
       'X-API-Key': headerOf('apiKey', options.apiKey),
       ...(options.backendToken !== undefined && { 'X-Backend-Token': headerOf('backendToken', options.backendToken) }),
     };
-    this.#base = base.href.replace(/\/$/, '');
+    this.#base = base.origin + base.pathname.replace(/\/$/, '');
   }
 
   /** @returns an answer with status 200 and an unread body. @throws HistoricalDataError, or the reason of the signal. */
