@@ -159,7 +159,9 @@ export class Exports {
     { signal }: Options = {},
   ): AsyncGenerator<ExportStatus, void, undefined> {
     for (let cursor: string | null | undefined; cursor !== null; ) {
-      const query = new URLSearchParams({ ...filter, ...(cursor !== undefined && { cursor }) });
+      const query = new URLSearchParams();
+      for (const [name, value] of Object.entries({ ...filter, cursor }))
+        if (value !== undefined) query.set(name, value);
       const page: { readonly exports: readonly ExportStatus[]; readonly next_cursor: string | null } =
         await this.#transport.json({
           method: 'GET',

@@ -21,3 +21,22 @@ test('a download that goes on behind the end of its file fails: what was there i
   expect(error).toBeInstanceOf(HistoricalDataError);
   expect((error as Error).message).toContain('has 1000 bytes and cannot be continued from byte 1001');
 });
+
+test('a filter of exports that is undefined was sent as the text undefined, which the service refuses', async () => {
+  const asked: string[] = [];
+  const answers = [
+    { exports: [1], next_cursor: 'next' },
+    { exports: [2], next_cursor: null },
+  ];
+  const exports = new Exports({
+    baseUrl: 'http://127.0.0.1:1',
+    apiKey: 'k',
+    fetch: async (url) => Response.json(answers[asked.push(new URL(String(url)).search) - 1]),
+  });
+  const found: unknown[] = [];
+  for await (const one of exports.list({ dataset: undefined, status: 'succeeded' })) found.push(one);
+  expect([found, asked]).toEqual([
+    [1, 2],
+    ['?status=succeeded', '?status=succeeded&cursor=next'],
+  ]);
+});
