@@ -55,8 +55,9 @@ export interface SourceOptions {
 /** @throws MirrorFault for a URL that names no source */
 export function sourceOf(options: SourceOptions): Source {
   const url = URL.canParse(options.from) ? new URL(options.from) : undefined;
-  if (url?.protocol === 'file:' && url.host === '') return new FolderSource(fileURLToPath(url));
-  if (!url || !/^https?:$/.test(url.protocol) || url.username !== '' || url.search !== '' || url.hash !== '') {
+  const isBare = url?.username === '' && url.password === '' && url.search === '' && url.hash === '';
+  if (isBare && url.protocol === 'file:' && url.host === '') return new FolderSource(fileURLToPath(url));
+  if (!isBare || !/^https?:$/.test(url.protocol)) {
     throw new MirrorFault(
       'usage',
       `The source must be an http, https or file URL of a folder, without user, query or fragment, got ${options.from}`,

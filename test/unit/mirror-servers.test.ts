@@ -119,6 +119,16 @@ describe('what a server sends is not trusted', () => {
     expect(await faultOf()).toEqual(['manifest', expect.stringContaining('change 1 and older than the mirror')]);
   });
 
+  test('a file URL with # or ? before the rest of its folder was taken for the folder before it', async () => {
+    for (const rest of ['#1', '?1']) {
+      const fault = await faultOf({ from: `${pathToFileURL(lake).href}${rest}` });
+      expect(fault).toEqual(['usage', expect.stringContaining('without user, query or fragment')]);
+    }
+    // As it is written.
+    await run({ from: pathToFileURL(lake).href });
+    isSame();
+  });
+
   test('the key goes to no other host, and no redirect leads to another kind of URL', async () => {
     const keys: unknown[] = [];
     const other = createServer((request, response) => {
