@@ -3,9 +3,10 @@ import { createServer, type ServerResponse } from 'node:http';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { ask } from '../../serving/page/static/api.js';
 import { Candles } from '../../serving/page/static/candles.js';
+import { code } from '../../serving/page/static/dom.js';
 import { problem } from '../../serving/page/static/problem.js';
 import { readRows } from '../../serving/page/static/rows.js';
-import { pageGlobals, servePage } from '../support/page-dom.ts';
+import { type PageElement, pageGlobals, servePage } from '../support/page-dom.ts';
 
 /** What the chart was told to draw; drawing it needs a browser. */
 const drawn = vi.hoisted(() => ({ candles: [] as { time: number; open?: number }[] }));
@@ -97,4 +98,11 @@ test('the candles of the span before stayed under the new span when its answer b
   await expect.poll(() => byId('candles-fault').textContent).toContain('The answer broke off.');
   expect([known(), drawn.candles.length, byId('candles-said').textContent]).toEqual([[], 1440, '']);
   expect(byId('candles-chart').attributes.get('aria-label')).toBe(`No candles of ${key}`);
+});
+
+test('a page without TLS had buttons to copy that did nothing', () => {
+  const buttonOf = () => (code('curl', 'curl') as unknown as PageElement).button('Copy curl');
+  expect(buttonOf).toThrow('no button');
+  vi.stubGlobal('navigator', { clipboard: {} });
+  expect(buttonOf().textContent).toBe('Copy');
 });

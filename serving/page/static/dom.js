@@ -60,7 +60,7 @@ export function table({ caption, columns, rows }) {
 }
 
 /**
- * Text with a button that copies it.
+ * Text with a button that copies it, where the browser lets a page: it does so with TLS and on the own machine.
  * @param {string} text
  * @param {string} label what it is
  */
@@ -73,5 +73,6 @@ export function code(text, label) {
       button.textContent = 'Copy';
     }, 1500);
   });
-  return h('div', { class: 'command' }, h('pre', { tabindex: 0, 'aria-label': label }, h('code', {}, text)), button);
+  const box = h('pre', { tabindex: 0, 'aria-label': label }, h('code', {}, text));
+  return h('div', { class: 'command' }, box, navigator.clipboard ? button : null);
 }
