@@ -64,6 +64,6 @@ try {
   console.log(`${event.document.name}, sha256 ${event.document.sha256}, has the line\n${event.payload_raw.utf8}`);
 } catch (error) {
   // `problem` holds all that the service said.
-  console.error(error instanceof ServiceError ? `${error.code}: ${error.message}` : String(error));
+  console.error(error instanceof ServiceError ? error.message : String(error));
   process.exitCode = 1;
 }
