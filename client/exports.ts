@@ -218,6 +218,7 @@ export class Exports {
       try {
         for await (const bytes of this.#part(file, at, signal)) {
           at += bytes.length;
+          if (at > file.bytes) throw otherBytes();
           yield bytes;
         }
         if (at < file.bytes) throw new IncompleteAnswerError(`The file broke off after ${at} of ${file.bytes} bytes`);
@@ -236,11 +237,11 @@ export class Exports {
     // If-Range is sent for a whole file too: if another file has replaced it, the answer comes without a range.
     const headers = { Accept: '*/*', Range: `bytes=${at}-`, 'If-Range': tag };
     const response = await this.#transport.send({ method: 'GET', path: file.uri, headers, signal });
-    if (response.status !== 206 || response.headers.get('etag') !== tag) {
+    // A browser shows the range only where the service lets it.
+    const range = response.headers.get('content-range') ?? `bytes ${at}-`;
+    if (response.status !== 206 || response.headers.get('etag') !== tag || !range.startsWith(`bytes ${at}-`)) {
       await response.body?.cancel().catch(() => {});
-      throw new HistoricalDataError(
-        'The file was replaced, or a proxy does not support ranges; request the status of the export and download it again',
-      );
+      throw otherBytes();
     }
     if (!response.body) throw new IncompleteAnswerError('The answer has no body');
     const reader = response.body.getReader();
@@ -255,6 +256,11 @@ export class Exports {
     }
   }
 }
+
+const otherBytes = () =>
+  new HistoricalDataError(
+    'The file was replaced, or a proxy does not support ranges; request the status of the export and download it again',
+  );
 
 function onlyFile({ artifact }: Pick<ExportStatus, 'artifact'>): ArtifactFile {
   if (!artifact) throw new HistoricalDataError('The export has no file (yet); wait until it has succeeded');

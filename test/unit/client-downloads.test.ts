@@ -40,3 +40,18 @@ test('a filter of exports that is undefined was sent as the text undefined, whic
     ['?status=succeeded', '?status=succeeded&cursor=next'],
   ]);
 });
+
+test.each([
+  ['another range than was asked for', 'bytes 0-999/1000', 500],
+  ['more bytes than the file has', 'bytes 500-1099/1000', 600],
+])('a proxy that sends %s under the tag of the file spoilt it without a word', async (_, range, bytes) => {
+  const headers = { 'Content-Range': range, ETag: `"${FILE.checksum_sha256}"` };
+  const answer = async () => new Response(new Uint8Array(bytes), { status: 206, headers });
+  const exports = new Exports({ baseUrl: 'http://127.0.0.1:1', apiKey: 'k', maxAttempts: 1, fetch: answer });
+  const download = async () => {
+    let size = 500;
+    for await (const part of exports.download(FILE, { from: size })) size += part.length;
+    return size;
+  };
+  await expect(download()).rejects.toThrow('a proxy does not support ranges');
+});
