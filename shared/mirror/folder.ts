@@ -203,20 +203,36 @@ export class MirrorFolder implements AsyncDisposable {
     const path = join(this.partial, LOCK_FILE);
     for (let attempt = 1; ; attempt++) {
       try {
-        await writeFile(own, String(process.pid));
-        await link(own, path).catch((error: NodeJS.ErrnoException) => {
-          if (!NO_LINKS.has(String(error.code))) throw error;
-          return writeFile(path, String(process.pid), { flag: 'wx' });
-        });
+        await putLock(own, path);
         return;
       } catch (error) {
         // The run that holds the folder cleared the file between the two steps.
         if (isMissing(error) && attempt <= 2) continue;
         if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-        const pid = Number(await readFile(path, 'utf8').catch(() => ''));
-        if (attempt > 2 || (pid !== process.pid && isAlive(pid))) throw heldBy(this.path, pid);
-        await rm(path, { force: true });
+        const pid = await holderOf(path);
+        if (pid !== undefined && (attempt > 2 || !isStale(pid))) throw heldBy(this.path, pid);
+        await this.#removeStale(own, path);
       }
+    }
+  }
+
+  /** One run at a time: another that had seen the same lock of a killed process would remove the one that this run takes next. */
+  async #removeStale(own: string, path: string): Promise<void> {
+    const removing = `${path}.removing`;
+    try {
+      await putLock(own, removing);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      const pid = await holderOf(removing);
+      if (pid !== undefined && !isStale(pid)) throw heldBy(this.path, pid);
+      await rm(removing, { force: true });
+      return;
+    }
+    try {
+      const pid = await holderOf(path);
+      if (pid !== undefined && isStale(pid)) await rm(path, { force: true });
+    } finally {
+      await rm(removing, { force: true });
     }
   }
 
@@ -238,6 +254,28 @@ const heldBy = (path: string, pid: number): MirrorFault =>
     'held',
     `Process ${pid} mirrors to ${path}. If there is none, remove ${join(path, PARTIAL_FOLDER, LOCK_FILE)}`,
   );
+
+/** Makes a lock of this process; a file system without hard links has it for a moment without its pid. @throws EEXIST */
+async function putLock(own: string, path: string): Promise<void> {
+  await writeFile(own, String(process.pid));
+  await link(own, path).catch((error: NodeJS.ErrnoException) => {
+    if (!NO_LINKS.has(String(error.code))) throw error;
+    return writeFile(path, String(process.pid), { flag: 'wx' });
+  });
+}
+
+/** The pid in a lock; undefined where it is gone. */
+async function holderOf(path: string): Promise<number | undefined> {
+  try {
+    return Number(await readFile(path, 'utf8'));
+  } catch (error) {
+    if (isMissing(error)) return undefined;
+    throw error;
+  }
+}
+
+/** Of a killed process, be it that its pid is this one's. */
+const isStale = (pid: number): boolean => pid === process.pid || !isAlive(pid);
 
 function isAlive(pid: number): boolean {
   // Zero and negative numbers mean groups of processes.
