@@ -44,6 +44,10 @@ const write = (more: { synthetic?: boolean; matrix?: string } = {}) =>
   writeLake({ databaseUrl: env.databaseUrl, folder, ...more });
 const begin = () => cp(written, folder, { recursive: true });
 const sql = (text: string) => execute(env.databaseUrl, text);
+const DAY = `dataset_id = ${datasetOf('exchange_a_spot_trades').number} and partition_key = '2024-03-02'`;
+/** Another time of proof for a day of exchange A, or its own again. */
+const moveProof = (sign: string) =>
+  sql(`update partitions set proved_at = proved_at ${sign} interval '1 ms' where ${DAY}`);
 const pathsOf = async (dataset: string) =>
   (await rootOf(folder)).files.filter((file) => file.dataset === dataset).map(({ path }) => path);
 const times = async () => {
@@ -118,10 +122,7 @@ describe('what changes in the catalog', () => {
   test('a revision replaces the files of its day alone, and they have the new revision', async () => {
     await begin();
     const before = await times();
-    const set = (number: number) =>
-      sql(
-        `update partitions set revision = ${number}, attempt = ${number} where ${of(A)} and partition_key = '2024-03-02'`,
-      );
+    const set = (number: number) => sql(`update partitions set revision = ${number}, attempt = ${number} where ${DAY}`);
     await set(2);
     expect(await write()).toMatchObject({ written: 0, replaced: 2, removed: 0 });
     expect(await changedSince(before)).toEqual(
@@ -136,12 +137,9 @@ describe('what changes in the catalog', () => {
   // Only its time tells the proof of restored rows from that of altered ones: attempt, revision and counts are the same.
   test('rows that a replay restored replace those that the lake had in their place', async () => {
     await begin();
-    const move = (sign: string) =>
-      sql(`update partitions set proved_at = proved_at ${sign} interval '1 ms'
-        where ${of(A)} and partition_key = '2024-03-02'`);
-    await move('+');
+    await moveProof('+');
     expect(await write()).toMatchObject({ written: 0, replaced: 2, removed: 0 });
-    await move('-');
+    await moveProof('-');
   });
 
   test('a quarantine removes the day, its folders too, and a release brings it back', async () => {
@@ -192,8 +190,8 @@ describe('what changes in the catalog', () => {
   test.each([
     [
       'its partition is quarantined',
-      `update partitions set state = 'quarantined' where ${of(A)} and partition_key = '2024-03-02'`,
-      `update partitions set state = 'proved' where ${of(A)} and partition_key = '2024-03-02'`,
+      `update partitions set state = 'quarantined' where ${DAY}`,
+      `update partitions set state = 'proved' where ${DAY}`,
     ],
     [
       'its dataset is refused as a whole',
@@ -202,8 +200,7 @@ describe('what changes in the catalog', () => {
     ],
   ])('a file that could not be written holds up the lake no longer when %s', async (_, leave, comeBack) => {
     await begin();
-    const miscount = (by: number) =>
-      sql(`update partitions set rows = rows + ${by} where ${of(A)} and partition_key = '2024-03-02'`);
+    const miscount = (by: number) => sql(`update partitions set rows = rows + ${by} where ${DAY}`);
     await miscount(1);
     await using lake = await openLake({ databaseUrl: env.databaseUrl, folder });
     try {
@@ -252,8 +249,7 @@ describe('what changes in the catalog', () => {
     const cover = (sign: string) =>
       sql(`update coverage set proved = proved ${sign} int8multirange(int8range(${day}, ${day + DAY_MS})),
         version = version + 1 where ${of(A)}`);
-    const revise = (by: number) =>
-      sql(`update partitions set attempt = attempt + ${by} where ${of(A)} and partition_key = '2024-03-02'`);
+    const revise = (by: number) => sql(`update partitions set attempt = attempt + ${by} where ${DAY}`);
     await revise(1);
     const [isRead, isRefused] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const staged: string[] = [];
@@ -389,20 +385,20 @@ describe('a lake that is followed', () => {
     const stop = new AbortController();
     await using lake = await openLake({ databaseUrl: env.databaseUrl, folder, signal: stop.signal });
     const following = lake.follow(() => {});
-    const key = `dataset_id = ${datasetOf('exchange_a_spot_trades').number} and partition_key = '2024-03-02'`;
     try {
       // The first round compares everything, those after it only what leaves name.
       const stated = async () => (await sql(`select from lakes where folder = '${folder}'`)).rowCount === 1;
       await eventually(stated, 'the first round is over');
       const { replaced, change } = lake.report();
-      await sql(`with moved as (update partitions set proved_at = proved_at + interval '1 ms' where ${key} returning *)
-        insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body)
-        select ${change}, dataset_id, partition_key, attempt, 'quarantined', 'x' from moved`);
+      await moveProof('+');
+      await sql(`insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body)
+        select ${change}, dataset_id, partition_key, attempt, 'quarantined', 'x' from partitions where ${DAY}`);
       await eventually(async () => lake.report().replaced === replaced + 2, 'the files of the day are others');
     } finally {
       stop.abort();
       await following;
-      await sql(`delete from proof_leaves where body = 'x'; update partitions set proved_at = proved_at - interval '1 ms' where ${key}`);
+      await sql(`delete from proof_leaves where body = 'x'`);
+      await moveProof('-');
     }
   });
 });
