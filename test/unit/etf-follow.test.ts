@@ -8,6 +8,7 @@ import { readCapture } from '../../pipelines/sources/etf/captures.ts';
 import type { FetchNeeds } from '../../pipelines/sources/etf/fetch.ts';
 import { archivedRequests, FolderDocuments, Unpublished } from '../../pipelines/sources/etf/open.ts';
 import type { FeedNeeds } from '../../pipelines/sources/feed-types.ts';
+import { DAY_MS } from '../../shared/dates.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { captureKey } from '../../shared/registry/keys.ts';
@@ -93,6 +94,22 @@ test('of documents with the same bytes, which say that several days have no data
   expect(await look()).toEqual(days.slice(1));
   rows.push({ partitionKey: captureKey(idOf('IBIT'), days[1]), synthetic: false });
   expect(await look()).toEqual(days.slice(2));
+});
+
+test('a day without data is final when it is a week past, and no moment earlier: an issuer may be days late', () => {
+  const none = Buffer.from('iShares Bitcoin Trust ETF\nFund Holdings as of,"-"\n\nTicker,Name\n');
+  const weekPast = Date.parse(`${FIRST}T00:00:00Z`) + 7 * DAY_MS;
+  const at = (atMs: number) => readCapture(issuer, none, { name: 'holdings', atMs, askedDay: FIRST });
+  expect(() => at(weekPast - 1)).toThrow(expect.objectContaining({ code: 'SOURCE_EMPTY' }));
+  expect(at(weekPast)).toEqual({ asOf: FIRST, events: [] });
+});
+
+test('a document of tomorrow is refused, one of today is not', () => {
+  const bytes = Buffer.from(documentOf('IBIT', dayOf('IBIT', SECOND)));
+  const midnight = Date.parse(`${SECOND}T00:00:00Z`);
+  const at = (atMs: number) => readCapture(issuer, bytes, { name: 'holdings', atMs });
+  expect(() => at(midnight - 1)).toThrow(/the as-of date 2026-03-05 is in the future/);
+  expect(at(midnight).asOf).toBe(SECOND);
 });
 
 // A reparse ended with 1, and named a proved day as failed.
