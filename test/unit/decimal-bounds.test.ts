@@ -73,6 +73,12 @@ describe('a number of an issuer that is gigabytes when it is written out', () =>
     },
   );
 
+  test('a second sign is refused: nobody can tell what was meant', () => {
+    for (const text of ['(-5)', '(+5)', '-(5)', '--5', '-$-5', '$-+5', '((5))']) {
+      expect(refusal(() => parseNumber(text, 'units')).message).toMatch(/^units is not a number: /);
+    }
+  });
+
   test('numbers as they are written are read as before', () => {
     expect(parseNumber(' $(1,234.50) ', 'x')?.toFixed()).toBe('-1234.5');
     expect(parseCompact('USD 73,109.73', 'x')?.toFixed()).toBe('73109.73');
