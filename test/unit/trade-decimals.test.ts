@@ -139,6 +139,8 @@ test('sums carry from the finest digits to the coarsest', () => {
   for (const [text, long] of [
     ['1.00000000999999999999', true],
     ['9.0071992299999999', true],
+    // Two of them are more units than a float64 counts.
+    ['90071992.123456789', true],
     ['0.00000000999999999999', false],
     ['9.007199254740991', false],
     ['0.8999999999999999', false],
