@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
+import { Params } from '../../serving/db/pg-messages.ts';
 import { DATASET_KEYS, DATASETS, type Dtype, type Field, shapeOf } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { type Json, parseJson } from '../../shared/strict-json.ts';
@@ -303,4 +304,18 @@ describe('windows of days', () => {
       faults: [{ pointer: '/include_datetime_col' }],
     });
   });
+});
+
+// The bounds of a window cover the time that rows are ordered by; of any other time the condition alone decides.
+test('a time between two milliseconds parts the rows after the earlier one, whichever time of a row it is compared with', () => {
+  const parse = historicalParser(DATASETS.get('bitcoin_block_headers')!, 'rows');
+  const conditionOf = (op: string, value: string) => {
+    const outcome = parse({ mode: 'aligned_1s', filters: [{ field: 'latest_ingested_at_utc', op, value }] });
+    if ('faults' in outcome) throw new Error(JSON.stringify(outcome.faults));
+    const params = new Params();
+    return [outcome.value.read.filters[0].test(params), params.list];
+  };
+  const [whole, finer] = ['2024-01-15T00:00:00.123Z', '2024-01-15T00:00:00.1230001Z'];
+  for (const op of ['gt', 'gte']) expect(conditionOf(op, finer)).toEqual(conditionOf('gt', whole));
+  for (const op of ['lt', 'lte']) expect(conditionOf(op, finer)).toEqual(conditionOf('lte', whole));
 });
