@@ -106,6 +106,25 @@ describe('a full queue', () => {
   });
 });
 
+// Its client went away; a slot that was given to it then would never be given back.
+test('a parked read that ends while it waits to go on gets no slot', async () => {
+  const callers = new Callers(1, 4);
+  await callers.read('slow');
+  const [{ slot }] = callers.running.splice(0, 1);
+  slot.park(() => {});
+  await callers.read('other');
+  let wentOn = false;
+  void slot.unpark().then(() => {
+    wentOn = true;
+  });
+  await callers.read('next');
+  slot.release();
+  await callers.end();
+  expect([wentOn, callers.admitted]).toEqual([false, ['slow', 'other', 'next']]);
+  await callers.end();
+  expect(callers.limiter.load).toEqual({ running: 0, waiting: 0, parked: 0 });
+});
+
 const steps = fc.array(
   fc.oneof(
     {
