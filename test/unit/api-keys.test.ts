@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Problem } from '../../serving/contract/problems.ts';
-import { Caller, Callers } from '../../serving/http/caller.ts';
+import { Caller, Callers, KeyWatch } from '../../serving/http/caller.ts';
 import { KeyLimits, RateBucket } from '../../serving/limits/key-limits.ts';
 import { isKeyName, keyDigest, keyIdOf, newKey } from '../../shared/keys/key.ts';
 import type { KeyRecord } from '../../shared/keys/store.ts';
@@ -185,6 +185,23 @@ describe('the look-up of keys', () => {
     expect(await codeOf(callers.identify(asking('own'), 'read'))).toBe('passes');
     isUp = true;
     expect(await codeOf(callers.identify(asking(key.text), 'read'))).toBe('passes');
+  });
+
+  test('that fails ends no answer in progress; one that finds its key revoked does', async () => {
+    let [isUp, loads] = [false, 0];
+    const load = async () => {
+      loads++;
+      if (!isUp) throw new Error('down');
+      return [recordOf(key, { state: 'revoked', revokedAt: new Date(0) })];
+    };
+    const watch = new KeyWatch(new Callers({ owner: [], scraper: undefined, load }));
+    const ended: string[] = [];
+    const stop = watch.watch(asking(key.text), 'read', ({ code }) => ended.push(code));
+    await expect.poll(() => loads).toBeGreaterThan(2);
+    expect(ended).toEqual([]);
+    isUp = true;
+    await expect.poll(() => ended).toContain('AUTH_KEY_REVOKED');
+    stop();
   });
 });
 
