@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ALIGNED_TRADE_COLUMNS } from '../../pipelines/rows/aligned-trades.ts';
-import { CopyRanges, type FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
+import { CopyRanges, type FoldingProjector, REUSE_FROM_BYTES } from '../../pipelines/rows/binary-copy.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import { rangedColumns } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
@@ -164,13 +164,26 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
     expect(alignedOf(layout, layout.projector())).toEqual([]);
   });
 
+  // The rows of a frame may wait for the database while those of the next two are made.
+  test('leaves the rows of a large frame as they are while the next two are made', () => {
+    const projector = layout.projector();
+    const COUNT = 8000;
+    const copies = [0, 1, 2].map((frame) => {
+      const rows = Array.from({ length: COUNT }, (_, index) => `${layout.row(frame * COUNT + index)}\n`);
+      const { copy } = projector.rows(Buffer.from(rows.join('')), COUNT);
+      return { copy, asMade: Buffer.from(copy) };
+    });
+    expect(copies[0].copy.length).toBeGreaterThan(2 * REUSE_FROM_BYTES);
+    for (const { copy, asMade } of copies) expect(copy.equals(asMade)).toBe(true);
+  });
+
   test('takes open and close by the number of the id, not by the order of arrival', () => {
     const priceAt = layout.columns.findIndex(({ name }) => name === 'price');
     const rows = [
       [9, '5'],
-      [10, '4'],
-      [8, '7'],
       [11, '6'],
+      [8, '7'],
+      [10, '4'],
     ].map(([id, price]) => layout.row(id as number, { [priceAt]: price as string }, layout.fromMs + 500));
     const projector = layout.projector();
     projector.rows(Buffer.from(rows.map((row) => `${row}\n`).join('')), rows.length);
