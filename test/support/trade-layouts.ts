@@ -83,6 +83,7 @@ export const unusualDecimal = fc.oneof(
   fc.double({ min: 1e-4, max: 1e6, noNaN: true }).map(String),
   fc.constantFrom('7.98e-05', '1e3', '1E+03', '+2.5', '.5', '5.', '007.50', '0.000000000000000000001', '1.e2', '.5e1'),
   fc.constantFrom('22517998.13685248', '22517998.13685247', '90071992.54740993', '9007199254.740993'),
+  fc.constant('2.3456789012345678901'),
   fc.constantFrom('0.00044782999999999997', '1e-05', '4074.0193999999997', '78.54169999999999'),
 );
 export const decimal = fc.oneof({ weight: 4, arbitrary: usualDecimal }, { weight: 1, arbitrary: unusualDecimal });
@@ -94,7 +95,7 @@ const NO_DECIMALS = [
 const ZEROS = ['0', '0.0', '0e5', '-0'];
 const TOO_LARGE = ['92233720368.54775808', '1e12', '123456789012345678901234567890'];
 /** A float is printed with 17 digits; these are no price's, and no proof could tell them from their neighbours. */
-const TOO_LONG = ['0.123456789012345678901234567890', '1.123456789012345678901'];
+const TOO_LONG = ['0.123456789012345678901234567890', '1.23456789012345678901'];
 const NO_WHOLE = ['abc', '', '-5', '5.0', ' 5', '"5"', '12345678901234567890', '1e3', '\0'];
 const NO_ID = [...NO_WHOLE, '007', 'm-5', '1234567890123456'];
 const NO_MATCH_ID = [

@@ -233,6 +233,7 @@ const same = (layout: TradeLayout, id: number, column: string, value: string) =>
 test.each<[string, TradeLayout, number[], string, string, RegExp]>([
   ['A: a repeated id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, expected 9/],
   ['A: a missing id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(10), 'SOURCE_SEQUENCE_BROKEN', /the id is 10, expected 9/],
+  ['A: a missing id after the first that there can be', EXCHANGE_A, [0], EXCHANGE_A.row(2), 'SOURCE_SEQUENCE_BROKEN', /the id is 2, expected 1/],
   ['A: an id that goes back', EXCHANGE_A, [7, 8], EXCHANGE_A.row(7), 'SOURCE_SEQUENCE_BROKEN', /expected 9/],
   ['B: an id that goes back', EXCHANGE_B, [7, 9], EXCHANGE_B.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, below the id 9 before it/],
   ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of the row before/],
@@ -246,7 +247,7 @@ test.each<[string, TradeLayout, number[], string, string, RegExp]>([
   for (const pieces of [[], [1], [100]]) {
     const fault = refusalOf(() => decodeFile(layout, fileOf(layout, lines), { pieces }));
     expect(fault).toMatchObject({ code, details: { document: layout.document } });
-    expect(fault.details.line).toBe(layout === EXCHANGE_A ? 3 : 4);
+    expect(fault.details.line).toBe(before.length + (layout === EXCHANGE_A ? 1 : 2));
     expect(fault.message).toMatch(message);
   }
 }); // biome-ignore format: a case a line
