@@ -164,6 +164,32 @@ describe('windows', () => {
     }
   });
 
+  // Of few rows that pass, the sampler scans all and takes those with the smallest hashes.
+  test('a sample of few rows has as many as wanted, from one to all, and a larger one holds the smaller', async () => {
+    for (const [field, mode] of [
+      ['trade_id', 'native'],
+      ['aligned_at_utc', 'aligned_1s'],
+    ] as const) {
+      const all = windowRows({ sources: [DATASET], mode });
+      const time = mode === 'native' ? 'timestamp' : field;
+      const filters = [
+        { field: time, op: 'gte', value: all[700][time] },
+        { field: time, op: 'lt', value: all[720][time] },
+      ];
+      const passing = (await ask({ mode, filters })).json.rows.map((row: Row) => row[field]);
+      expect(passing.length).toBeGreaterThan(5);
+      let smaller: unknown[] = [];
+      for (let n_random = 1; n_random <= passing.length; n_random++) {
+        const { json } = await ask({ mode, filters, n_random, random_seed: 5 });
+        const sample = json.rows.map((row: Row) => row[field]);
+        expect(sample).toEqual(passing.filter((one: unknown) => sample.includes(one)));
+        expect(sample).toHaveLength(n_random);
+        expect(sample).toEqual(expect.arrayContaining(smaller));
+        smaller = sample;
+      }
+    }
+  });
+
   test('a filter may be finer than rows are', async () => {
     const { timestamp, trade_id } = TRADES[10];
     const finer = iso(timestamp).replace('Z', '5Z');
