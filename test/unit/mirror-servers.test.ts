@@ -6,6 +6,8 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, test } from 'vitest';
+import { Downloads } from '../../shared/mirror/downloads.ts';
+import { BrokenAnswer, type Source } from '../../shared/mirror/source.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import { fileManifest, filesIn, rootManifest, sha256Of } from '../support/lake-folder.ts';
 import {
@@ -199,4 +201,23 @@ describe('a server that fails', () => {
     expect(await run()).toMatchObject({ files: 2, change: 2 });
     isSame();
   });
+});
+
+test('a large file may break off more often than attempts may fail, as long as each brings some of it', async () => {
+  const piece = 64 * 1024;
+  const bytes = randomBytes(6 * piece);
+  let opened = 0;
+  const open = async (_path: string, { from = 0 } = {}) => {
+    opened++;
+    const body = async function* () {
+      yield bytes.subarray(from, from + piece);
+      throw new BrokenAnswer('the connection ended');
+    };
+    return { start: from, total: bytes.length, etag: undefined, body: body() };
+  };
+  const source = { requests: 0, open } as unknown as Source;
+  const downloads = new Downloads({ source, partial: dir, attempts: 2, pauseMs: 1, onBytes: () => {} });
+  const partial = await downloads.file({ path: 'rows', bytes: bytes.length, sha256: sha256Of(bytes) });
+  expect(readFileSync(partial).equals(bytes)).toBe(true);
+  expect(opened).toBe(6);
 });
