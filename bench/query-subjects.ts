@@ -16,6 +16,7 @@ import { createDatabase } from './chunks.ts';
 import { ROOT } from './harness.ts';
 import { watch } from './measure.ts';
 import { BenchUsage } from './options.ts';
+import { NODE_OPTIONS } from './service.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
 const SYMBOL = 'BTCUSDT';
@@ -199,7 +200,7 @@ export async function startServer(
   stack: Pick<Stack, 'databaseUrl'>,
   more: Readonly<Record<string, string>> = {},
 ): Promise<QueryServer> {
-  const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
+  const child = spawn(process.execPath, [...NODE_OPTIONS, join(ROOT, 'serving/main.ts'), '--stdin'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   const watched = watch(child.pid!);

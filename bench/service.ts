@@ -25,6 +25,8 @@ export interface Service extends AsyncDisposable {
   ask(path: string, body: object): Promise<Reply>;
 }
 
+/** The options of Node with which `./tidemark up` starts the service. */
+export const NODE_OPTIONS = ['--initial-old-space-size=512', '--single-threaded-gc'];
 /** The last characters of an answer, which hold the number of its rows. */
 const TAIL = 40;
 
@@ -32,7 +34,7 @@ export async function startService(
   databaseUrl: string,
   settings: Partial<Record<SettingName, string>> = {},
 ): Promise<Service> {
-  const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
+  const child = spawn(process.execPath, [...NODE_OPTIONS, join(ROOT, 'serving/main.ts'), '--stdin'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   const all = {
