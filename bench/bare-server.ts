@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
-import { type Service, serviceOf } from './service.ts';
+import { NODE_OPTIONS, type Service, serviceOf } from './service.ts';
 
 interface BareOptions {
   readonly databaseUrl: string;
@@ -21,7 +21,7 @@ interface BareOptions {
 
 /** Starts the server in a process of its own. */
 export async function startBareServer(options: BareOptions): Promise<Service> {
-  const child = spawn(process.execPath, [fileURLToPath(import.meta.url), JSON.stringify(options)], {
+  const child = spawn(process.execPath, [...NODE_OPTIONS, fileURLToPath(import.meta.url), JSON.stringify(options)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const ended = once(child, 'exit').then(() => Promise.reject(new Error('the bare server ended before it listened')));
