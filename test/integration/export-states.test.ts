@@ -211,7 +211,7 @@ test('a clock that was set back keeps nobody alive', async () => {
 });
 
 // Both would read the state before either writes it, and the caller who canceled would get an artifact.
-test('a cancellation and a success at the same moment: one of them counts, and the other is told', async () => {
+test('of a cancellation and a success at the same moment the store takes one and refuses the other', async () => {
   const exportId = await submit();
   const claimed = await store.claim(exportId, 'worker');
   const { fence } = (claimed as Extract<ExportOutcome, { kind: 'done' }>).row;

@@ -61,15 +61,15 @@ test('numbers are grouped as Intl groups them', () => {
   );
 });
 
-// An interrupted one said that there is nothing to do, or described what it had done as all.
-test('an interrupted replay, verification or compaction told people of a finished one', () => {
+// The command printed that there is nothing to do, or that the part it had done was all.
+test('an interrupted replay, verification or compaction printed the summary of a finished one', () => {
   const unit = { dataset: FEED.name, partition: '2024-01-01', state: 'proved' };
-  const told = (units: readonly (typeof unit)[]) => textOf(units, { elapsedMs: 0, interrupted: true });
-  for (const text of [told([]), told([unit]), summaryOf([], true)]) {
+  const summary = (units: readonly (typeof unit)[]) => textOf(units, { elapsedMs: 0, interrupted: true });
+  for (const text of [summary([]), summary([unit]), summaryOf([], true)]) {
     expect(text).toMatch(/^Interrupted/);
     expect(text).not.toMatch(/[Nn]othing to do/);
   }
-  expect(told([unit])).toContain('1 in 0.0 s');
+  expect(summary([unit])).toContain('1 in 0.0 s');
   expect(textOf([], { elapsedMs: 0, interrupted: false })).toMatch(/^Nothing to do/);
   expect(summaryOf([], false)).toMatch(/^Nothing to do/);
 });

@@ -117,7 +117,7 @@ describe('the parts of an event', () => {
     ['that become fewer on the way', ['a', 1, 3], ['b', 2, 2]],
     ['that become more on the way', ['a', 1, 2], ['b', 2, 3], ['c', 3, 3]],
     ['among which a whole frame lies', ['a', 1, 2], ['whole'], ['b', 2, 2]],
-  ])('%s are no event', (_, ...frames) => {
+  ])('%s do not make an event', (_, ...frames) => {
     expect(() => joined(...frames)).toThrow('The parts of an event do not fit together');
   });
 });

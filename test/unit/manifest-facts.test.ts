@@ -65,7 +65,7 @@ describe('rows that differ from their manifest in one fact alone', () => {
   const named = (other: Partial<Recount>, stated: Partial<Manifest> = {}) =>
     compare(trades, { ...manifest, ...stated }, { ...found, ...other }).map(({ fact }) => fact);
 
-  test('are told from equal ones', () => {
+  test('are reported by the name of that fact', () => {
     expect(named({})).toEqual([]);
   });
 

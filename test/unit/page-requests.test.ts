@@ -40,7 +40,7 @@ test('an integer above 2^53 in a filter was rounded, so that the rows of another
     const rest = { count: 1, from: '', to: '', klineSize: '1m', filters: [{ field: 'n', op: 'eq', value }] };
     return (requestOf({ dataset, ...choices, ...rest }).body.filters as unknown as { value: unknown }[])[0].value;
   };
-  // The service says of a text that it is no integer.
+  // The service refuses a text where it expects an integer.
   expect(filterOf('int64', '9007199254740993')).toBe('9007199254740993');
   expect(filterOf('int64', '-9007199254740991')).toBe(-9007199254740991);
   expect(filterOf('int64', '1.5')).toBe(1.5);
