@@ -26,7 +26,11 @@ export interface Service extends AsyncDisposable {
 }
 
 /** The options of Node with which `./tidemark up` starts the service. */
-export const NODE_OPTIONS = ['--initial-old-space-size=512', '--single-threaded-gc'];
+export const NODE_OPTIONS = [
+  '--initial-old-space-size=512',
+  '--single-threaded-gc',
+  '--no-allocation-site-pretenuring',
+];
 /** The last characters of an answer, which hold the number of its rows. */
 const TAIL = 40;
 
