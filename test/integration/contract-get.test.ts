@@ -69,7 +69,7 @@ test('every route of the service is in one of the two tables', async () => {
   );
   const known = [
     ...ROW_ROUTES.map(({ path }) => `POST ${path}`),
-    // Its columns are of several datasets: frame.test.ts has its contract.
+    // Its columns are of several datasets: frame-answers.test.ts has its contract.
     'POST /v1/frame',
     ...GET_ROUTES.flatMap(({ path, others = [] }) => ['GET', ...others].map((method) => `${method} ${path}`)),
   ];
