@@ -90,13 +90,7 @@ export class Rows<Row, Whole extends Pick<Answer<Row>, 'rows' | 'schema'> = Answ
 
   /** Reads all rows at once; if an answer breaks off, it requests the whole answer once more. @throws HistoricalDataError */
   async all(): Promise<Whole> {
-    for (let mayRetry = true; ; mayRetry = false) {
-      const response = await this.#open('application/json');
-      const text = await reading(textOf(response), this.#source.signal).catch((error) => {
-        if (!mayRetry || !(error instanceof IncompleteAnswerError)) throw error;
-      });
-      if (text !== undefined) return parseAnswer<Whole>(text);
-    }
+    return parseAnswer<Whole>(await this.#whole('application/json', textOf));
   }
 
   /** Yields rows as they arrive. Leaving the loop ends the read at the service too. @throws HistoricalDataError */
@@ -118,15 +112,24 @@ export class Rows<Row, Whole extends Pick<Answer<Row>, 'rows' | 'schema'> = Answ
     return { schema, warnings, rows, close };
   }
 
-  /** Returns all rows as an Arrow IPC stream. @throws HistoricalDataError */
+  /** Returns all rows as an Arrow IPC stream; like `all`, it requests an answer that breaks off once more. @throws HistoricalDataError */
   async arrow(): Promise<Uint8Array> {
-    const response = await this.#open('application/vnd.apache.arrow.stream');
-    return await reading(bytesOf(response), this.#source.signal);
+    return await this.#whole('application/vnd.apache.arrow.stream', bytesOf);
   }
 
   /** Returns the answer in any media type that the service offers; the caller reads its body. */
   async response(accept: string): Promise<Response> {
     return await this.#open(accept);
+  }
+
+  async #whole<T>(accept: string, read: (response: Response) => Promise<T>): Promise<T> {
+    for (let mayRetry = true; ; mayRetry = false) {
+      const response = await this.#open(accept);
+      const whole = await reading(read(response), this.#source.signal).catch((error) => {
+        if (!mayRetry || !(error instanceof IncompleteAnswerError)) throw error;
+      });
+      if (whole !== undefined) return whole;
+    }
   }
 
   #open(accept: string): Promise<Response> {

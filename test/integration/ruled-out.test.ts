@@ -187,6 +187,11 @@ test('estimate and explain count partitions and frames', async () => {
   const away = await system.run(['explain', request, '--url', 'http://127.0.0.1:1'], key);
   expect([away.exit, away.json.error.code]).toEqual([1, 'SERVICE_UNREACHABLE']);
   expect((await system.run(['explain', 'price > 5'], key)).exit).toBe(2);
+  // The path of the URL was dropped, and what answers there is another service.
+  const below = await system.run(['explain', request, '--url', `${serving.url}/below/`], key);
+  expect(below.json.error).toMatchObject({ code: 'SERVICE_REFUSED', message: expect.stringContaining('404') });
+  const noUrl = await system.run(['explain', request, '--url', 'localhost:8080'], key);
+  expect([noUrl.exit, noUrl.json.error.message]).toEqual([2, expect.stringContaining('--url must be an http')]);
 });
 
 describe('ranges', () => {

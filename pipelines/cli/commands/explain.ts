@@ -59,11 +59,12 @@ function isJson(text: string): boolean {
 
 /** @throws TidemarkError USAGE, SERVICE_UNREACHABLE, SERVICE_REFUSED */
 async function estimateOf(base: string, body: string, apiKey: string): Promise<Estimate> {
-  if (!URL.canParse('/v1/raw/estimate', base)) throw new TidemarkError('USAGE', `--url must be a URL, got ${base}`);
+  if (!/^https?:\/\//i.test(base) || !URL.canParse(base))
+    throw new TidemarkError('USAGE', `--url must be an http or https URL, got ${base}`);
   let response: Response;
   let text: string;
   try {
-    response = await fetch(new URL('/v1/raw/estimate', base), {
+    response = await fetch(`${base.replace(/\/+$/, '')}/v1/raw/estimate`, {
       method: 'POST',
       headers: { 'X-API-Key': apiKey, 'Content-Type': 'application/json' },
       body,
