@@ -1,8 +1,8 @@
 /**
  * Ingest benchmark. It compares the ingest of a generated day of trades, from the zip on disk to proved and visible, with
  * `psql \copy` of the same CSV into an equal hypertable with the same unique key. Rounds alternate, each on a day of its
- * own, and include process starts; a backfill of seven days follows. Each measurement starts with settled tables, so that no
- * vacuum of one side's rows runs during the other.
+ * own, and include process starts. Seven days in one command of each side follow, in which checkpoints and vacuums of the days
+ * before count. Each measurement starts with settled tables, so that no vacuum of one side's rows runs during the other.
  *
  * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the
  * backfill out), --json.
@@ -15,7 +15,7 @@ import { pathToFileURL } from 'node:url';
 import { DAY_MS } from '../shared/dates.ts';
 import { connect } from '../shared/db/connect.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { benchHarness, ROOT } from './harness.ts';
+import { benchHarness, type Harness, ROOT } from './harness.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
@@ -63,14 +63,33 @@ export async function run(argv: readonly string[]): Promise<void> {
     await rm(csv);
   }
   const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
-  let week: Figures | undefined;
-  if (days > 0) {
-    await settle(stack.databaseUrl);
-    week = await measured(stack, rows * days, () =>
-      backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
-    );
-  }
+  const week = days > 0 ? await measureDays(harness, subject, vendor, plan.slice(rounds + 1), rows) : undefined;
   report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, options.json);
+}
+
+interface Days {
+  readonly ours: Figures;
+  readonly theirs: Figures;
+}
+
+/** Consecutive days in one command of each side. */
+async function measureDays(
+  { directory, stack, note }: Harness,
+  subject: IngestSubject,
+  vendor: string,
+  days: readonly string[],
+  rowsPerDay: number,
+): Promise<Days> {
+  note(`${days.length} days in one command`);
+  const rows = rowsPerDay * days.length;
+  const csvs = days.map((day) => join(directory, `${day}.csv`));
+  for (const [index, day] of days.entries()) await subject.unpack(vendor, day, csvs[index]);
+  await settle(stack.databaseUrl);
+  const theirs = await measured(stack, rows, () => copyWithPsql(stack, subject, ...csvs));
+  for (const csv of csvs) await rm(csv);
+  await settle(stack.databaseUrl);
+  const ours = await measured(stack, rows, () => backfillDays(stack, subject, vendor, days[0], days.at(-1)!));
+  return { ours, theirs };
 }
 
 function report(
@@ -81,7 +100,7 @@ function report(
     ratios: number[];
     ours: Figures[];
     theirs: Figures[];
-    week?: Figures;
+    week?: Days;
     days: number;
   },
   json: boolean,
@@ -104,10 +123,17 @@ function report(
     ratio_max: rounded(Math.max(...found.ratios), 3),
     tidemark: middle(found.ours),
     psql: middle(found.theirs),
-    ...(found.week ? { backfill: { days: found.days, ...found.week } } : {}),
+  };
+  const { week, days } = found;
+  const several = week && {
+    days,
+    ratio: rounded(week.ours.seconds / week.theirs.seconds, 3),
+    ratio_to_single_days: rounded(week.ours.seconds / (days * result.psql.seconds), 3),
+    ...week.ours,
+    psql: week.theirs,
   };
   if (json) {
-    process.stdout.write(`${JSON.stringify(result)}\n`);
+    process.stdout.write(`${JSON.stringify({ ...result, ...(several && { backfill: several }) })}\n`);
     return;
   }
   const line = (name: string, figures: Figures) =>
@@ -118,7 +144,13 @@ function report(
       line('tidemark, zip to proved', result.tidemark),
       line('psql \\copy, keyed', result.psql),
       `ratio ${result.ratio} (${result.ratio_min}..${result.ratio_max})`,
-      ...(found.week ? [line(`tidemark, ${found.days} days`, found.week)] : []),
+      ...(week && several
+        ? [
+            line(`tidemark, ${days} days`, week.ours),
+            line(`psql \\copy, ${days} days`, week.theirs),
+            `ratio ${several.ratio}, and to ${days} times psql's single day ${several.ratio_to_single_days}`,
+          ]
+        : []),
     ].join('\n')}\n`,
   );
 }
@@ -151,21 +183,15 @@ export async function settle(databaseUrl: string): Promise<void> {
 
 export const psqlOf = ({ runtime }: Stack): string => join(runtime?.postgresBin ?? '/usr/bin', 'psql');
 
-export function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, csv: string) {
+export function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, ...csvs: readonly string[]) {
   const columns = csvColumns.replaceAll(/\s+/g, ' ');
-  return spawn(
-    psqlOf(stack),
-    [
-      stack.databaseUrl,
-      '-v',
-      'ON_ERROR_STOP=1',
-      '-qc',
-      `\\copy baseline_trades (${columns}) from '${csv}' with (format csv${header ? ', header' : ''})`,
-    ],
-    {
-      stdio: ['ignore', 'ignore', 'inherit'],
-    },
-  );
+  const copies = csvs.flatMap((csv) => [
+    '-c',
+    `\\copy baseline_trades (${columns}) from '${csv}' with (format csv${header ? ', header' : ''})`,
+  ]);
+  return spawn(psqlOf(stack), [stack.databaseUrl, '-v', 'ON_ERROR_STOP=1', '-q', ...copies], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
 }
 
 export function backfillDays(stack: Stack, subject: IngestSubject, vendor: string, from: string, to: string) {
