@@ -3,13 +3,13 @@
  * it were all there is. Rows, validity, freshness, samples and estimates all have to agree with it.
  */
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { loadWorld } from '../support/load-worlds.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { servedEnv } from '../support/served-env.ts';
+import { createMigratedEnv } from '../support/stack.ts';
 import { type Body, expected, iso, type Served } from '../support/world-oracle.ts';
 import { bodiesOf } from '../support/world-requests.ts';
 import { capturedAt, DAY, etfWorld, knownAt, knownMs, macroWorld, type World } from '../support/worlds.ts';
@@ -18,18 +18,9 @@ const KEY = 'macro_series_metrics';
 const MACRO = datasetOf(KEY);
 const KNOWN_AFTER = DAY + 6 * 3_600_000;
 
-let env: TestEnv;
-let serving: Serving;
-beforeAll(async () => {
-  env = await createMigratedEnv();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
-});
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
+const served = servedEnv(createMigratedEnv);
 
-const ask = (body: object) => serving.query({ sources: [KEY], ...body });
+const ask = (body: object) => served.serving.query({ sources: [KEY], ...body });
 
 /** Times at which a vintage becomes known, and about them; before all and after all. */
 const timesOf = ({ partitions }: World): fc.Arbitrary<number> =>
@@ -56,7 +47,7 @@ async function check(world: World, body: Body): Promise<void> {
 
 describe.each([1, 2])('a world of seed %i', (seed) => {
   const world = macroWorld(seed);
-  beforeAll(() => loadWorld(env.databaseUrl, world));
+  beforeAll(() => loadWorld(served.env.databaseUrl, world));
 
   test.each(['native', 'aligned_1s'] as const)('%s: any window, fields and filters, at any time', async (mode) => {
     await fc.assert(
@@ -81,7 +72,7 @@ describe.each([1, 2])('a world of seed %i', (seed) => {
         expect(places).toEqual([...new Set(places)].sort((a, b) => Number(a) - Number(b)));
         expect(places).not.toContain(-1);
       }
-      const estimate = await serving.send({
+      const estimate = await served.serving.send({
         path: '/v1/raw/estimate',
         body: JSON.stringify({ sources: [KEY], mode, as_of }),
       });
@@ -102,8 +93,8 @@ describe.each([1, 2])('a world of seed %i', (seed) => {
 });
 
 test('what a row takes from its partition is looked up in the catalog, not searched for in all of it', async () => {
-  await loadWorld(env.databaseUrl, macroWorld(1));
-  await using client = await connect({ url: env.databaseUrl, name: 'test' });
+  await loadWorld(served.env.databaseUrl, macroWorld(1));
+  await using client = await connect({ url: served.env.databaseUrl, name: 'test' });
   // The other indexes are as good of a table as small as here.
   await client.query('begin; set local enable_seqscan = off; set local enable_hashjoin = off');
   await client.query(`do $$ declare one record; begin
@@ -120,7 +111,7 @@ test('what a row takes from its partition is looked up in the catalog, not searc
 
 describe.each([1, 2])('funds that were captured late and out of order, seed %i', (seed) => {
   const world = etfWorld(seed);
-  beforeAll(() => loadWorld(env.databaseUrl, world));
+  beforeAll(() => loadWorld(served.env.databaseUrl, world));
 
   test.each(['native', 'aligned_1s'] as const)('%s: any window, fields and filters, at any time', async (mode) => {
     const times = fc
@@ -129,7 +120,7 @@ describe.each([1, 2])('funds that were captured late and out of order, seed %i',
     await fc.assert(
       fc.asyncProperty(bodiesOf(world, mode), times, async (body, ms) => {
         const rows = expected(capturedAt(world, ms), body);
-        const answer = await serving.query({ sources: ['etf_daily_metrics'], ...body, as_of: iso(ms) });
+        const answer = await served.serving.query({ sources: ['etf_daily_metrics'], ...body, as_of: iso(ms) });
         if (rows.length === 0) expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
         else expect(answer.json.rows, answer.text.slice(0, 500)).toEqual(rows);
       }),
@@ -147,14 +138,14 @@ describe('a first print and its revision', () => {
     { vintage: SECOND, observed: OBSERVED, value: '309.685' },
     { vintage: SECOND, observed: NEXT, value: '311.054' },
   ]);
-  beforeAll(() => loadWorld(env.databaseUrl, world));
+  beforeAll(() => loadWorld(served.env.databaseUrl, world));
 
   const fields = (mode: Mode) =>
     mode === 'native' ? ['observed_at_utc'] : ['aligned_at_utc', 'valid_to_utc_exclusive'];
   const valuesAt = async (mode: Mode, as_of: string | undefined, historical = false) => {
     const body = { mode, as_of, fields: ['metric_value_float', ...fields(mode)] };
     const path = '/v1/historical/macro/series_metrics';
-    const answer = historical ? await serving.send({ path, body: JSON.stringify(body) }) : await ask(body);
+    const answer = historical ? await served.serving.send({ path, body: JSON.stringify(body) }) : await ask(body);
     return answer.status === 200 ? answer.json.rows.map((row: Served) => row.metric_value_float) : answer.status;
   };
 
@@ -243,7 +234,7 @@ describe('a first print and its revision', () => {
       { pointer: '/as_of', message: `is only for datasets that keep vintages: etf_daily_metrics, ${KEY}` },
     ]);
     const path = '/v1/historical/exchange_a/spot/trades';
-    const route = await serving.send({ path, body: JSON.stringify({ as_of }) });
+    const route = await served.serving.send({ path, body: JSON.stringify({ as_of }) });
     expect([route.status, route.json.errors[0].pointer]).toEqual([409, '/as_of']);
     for (const bad of ['2024-03-01', '2024-03-01T00:00:00', 1_709_251_200_000, null]) {
       expect((await ask({ as_of: bad })).json.errors?.[0].pointer, JSON.stringify(bad)).toBe('/as_of');

@@ -1,24 +1,14 @@
 /** What the answer to a frame says beside its values: proved times, warnings, digests, headers; and the faults of a body. */
 import { createHash } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { planted } from '../support/later-values.ts';
 import { loadWorld } from '../support/load-worlds.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import type { TestEnv } from '../support/stack.ts';
+import { servedEnv } from '../support/served-env.ts';
 import { createWorldsEnv, WORLDS } from '../support/worlds-env.ts';
 
-let env: TestEnv;
-let serving: Serving;
-beforeAll(async () => {
-  env = await createWorldsEnv();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
-});
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
+const served = servedEnv(createWorldsEnv);
 
-const ask = (body: object) => serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
+const ask = (body: object) => served.serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
 const EXCHANGES = ['exchange_a_spot_trades', 'exchange_b_spot_trades', 'exchange_c_spot_trades'];
 const CLOSE = { name: 'close', dataset: EXCHANGES[0], field: 'price' };
 const DAY_OF_TRADES = { grid: '1h', time_range: ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'] };
@@ -61,7 +51,7 @@ describe('an answer', () => {
     }
     expect(json.rows_sha256).toBe(digest.digest('hex'));
     for (const Accept of ['text/csv', 'application/x-ndjson', 'application/vnd.apache.arrow.stream']) {
-      const answer = await serving.send({ path: '/v1/frame', body: JSON.stringify(body), headers: { Accept } });
+      const answer = await served.serving.send({ path: '/v1/frame', body: JSON.stringify(body), headers: { Accept } });
       expect([answer.status, answer.headers['x-svc-rows-sha256']], Accept).toEqual([200, json.rows_sha256]);
       if (Accept === 'text/csv') expect(answer.text.split('\n')[0].trim()).toBe('datetime,close,trades,maker,units');
     }
@@ -87,11 +77,11 @@ describe('an answer', () => {
     const of = history.rows.find(
       ({ ms, partition }) => partition.sourceId === 'macro_dgs10' && ms > Date.parse('1970-01-15'),
     )!;
-    await loadWorld(env.databaseUrl, planted(history, of, Date.parse('1970-02-20T00:00:01Z')));
+    await loadWorld(served.env.databaseUrl, planted(history, of, Date.parse('1970-02-20T00:00:01Z')));
     expect((await ask(funds)).json.rows_sha256).toBe(before.rows_sha256);
-    await loadWorld(env.databaseUrl, planted(history, of, Date.parse('1970-02-01T00:00:00Z')));
+    await loadWorld(served.env.databaseUrl, planted(history, of, Date.parse('1970-02-01T00:00:00Z')));
     expect((await ask(funds)).json.rows_sha256).not.toBe(before.rows_sha256);
-    await loadWorld(env.databaseUrl, history);
+    await loadWorld(served.env.databaseUrl, history);
   });
 
   test('has a warning for each column that lacks proved time, and strict refuses it', async () => {
@@ -169,7 +159,7 @@ function cellBytes(value: string | number | null, dtype: string): Buffer {
 
 test('a filter by an integer above 2^53 is one like any other, however often it comes', async () => {
   const filtered = (value: string) =>
-    serving.send({
+    served.serving.send({
       path: '/v1/frame',
       body: JSON.stringify({
         columns: [{ ...CLOSE, filter: { field: 'trade_id', op: 'lt', value: '#' } }],
@@ -193,7 +183,7 @@ test('the widest frame has headers that a client accepts', async () => {
     columns: Array.from({ length: columns }, (_, at) => ({ ...CLOSE, name: `c${at}_`.padEnd(nameBytes, 'x') })),
   });
   const headersOf = async (body: object) => {
-    const { status, headers } = await serving.send({
+    const { status, headers } = await served.serving.send({
       path: '/v1/frame',
       body: JSON.stringify(body),
       headers: { Accept: 'text/csv' },

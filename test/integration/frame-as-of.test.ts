@@ -1,29 +1,19 @@
 /** Frames as of a time, and as of each row: what was known then, to the millisecond. */
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import type { Json } from '../support/command.ts';
 import { type FrameBody, frameOf } from '../support/frame-oracle.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import type { TestEnv } from '../support/stack.ts';
+import { servedEnv } from '../support/served-env.ts';
 import { capturedAt, DAY, SECOND } from '../support/worlds.ts';
 import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
-let env: TestEnv;
-let serving: Serving;
-beforeAll(async () => {
-  env = await createWorldsEnv();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
-});
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
+const served = servedEnv(createWorldsEnv);
 
 const iso = (ms: number) => new Date(ms).toISOString();
 
 async function rowsOf(body: object): Promise<Json[]> {
-  const { status, json, text } = await serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
+  const { status, json, text } = await served.serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
   expect(status, text.slice(0, 500)).toBe(200);
   return json.rows;
 }

@@ -1,29 +1,19 @@
 /** The values of frames against a naive model of what was loaded (support/frame-oracle.ts); their answers: frame-answers.test.ts. */
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import type { Json } from '../support/command.ts';
 import { type ColumnBody, DAY, type FrameBody, frameOf } from '../support/frame-oracle.ts';
 import { PLANTED, planted, replaced } from '../support/later-values.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { runs, SEED } from '../support/seed.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import type { TestEnv } from '../support/stack.ts';
+import { servedEnv } from '../support/served-env.ts';
 import { knownMs, SECOND } from '../support/worlds.ts';
 import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
-let env: TestEnv;
-let serving: Serving;
-beforeAll(async () => {
-  env = await createWorldsEnv();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
-});
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
+const served = servedEnv(createWorldsEnv);
 
 const iso = (ms: number) => new Date(ms).toISOString();
-const ask = (body: object) => serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
+const ask = (body: object) => served.serving.send({ path: '/v1/frame', body: JSON.stringify(body) });
 
 /** Values that were compared; nulls do not count. */
 let values = 0;
@@ -303,7 +293,10 @@ describe('a value that is known later is in no earlier row', () => {
           time_range: [iso(Math.max(of.ms, knownAtMs - 200 * grid * SECOND)), iso(knownAtMs + 100 * grid * SECOND)],
           as_of: 'row',
         };
-        await loadWorld(env.databaseUrl, isMetric ? planted(history, of, knownAtMs) : replaced(history, of, knownAtMs));
+        await loadWorld(
+          served.env.databaseUrl,
+          isMetric ? planted(history, of, knownAtMs) : replaced(history, of, knownAtMs),
+        );
         const { rows = [] } = (await ask(body)).json;
         for (const { known_at_utc, x } of rows) {
           if (x !== PLANTED) continue;
@@ -313,7 +306,7 @@ describe('a value that is known later is in no earlier row', () => {
       }),
       { numRuns: runs(160), seed: SEED },
     );
-    await loadWorld(env.databaseUrl, history);
+    await loadWorld(served.env.databaseUrl, history);
     // It is there once it is known.
     expect(seen).toBeGreaterThan(10);
   });

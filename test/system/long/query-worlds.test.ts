@@ -4,30 +4,20 @@
  * carried in. Storage also holds rows of partitions that are not proved, among and beside those that are.
  */
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, test } from 'vitest';
 import { shapeOf } from '../../../shared/registry/index.ts';
 import { loadWorld } from '../../support/load-worlds.ts';
-import { type Serving, startServing } from '../../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../../support/stack.ts';
+import { servedEnv } from '../../support/served-env.ts';
+import { createMigratedEnv } from '../../support/stack.ts';
 import { type Body, expected, type Served } from '../../support/world-oracle.ts';
 import { bodiesOf } from '../../support/world-requests.ts';
 import type { World } from '../../support/worlds.ts';
 import { worldsOf } from '../../support/worlds-env.ts';
 
-let env: TestEnv;
-let serving: Serving;
-
-beforeAll(async () => {
-  env = await createMigratedEnv();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
-});
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
+const served = servedEnv(createMigratedEnv);
 
 async function check(world: World, body: Body): Promise<void> {
-  const answer = await serving.query({ sources: [world.dataset.key], ...body });
+  const answer = await served.serving.query({ sources: [world.dataset.key], ...body });
   const rows = expected(world, body);
   if (rows.length === 0) {
     expect([answer.status, answer.json.code], answer.text.slice(0, 500)).toEqual([404, 'QUERY_NO_DATA']);
@@ -41,7 +31,7 @@ async function check(world: World, body: Body): Promise<void> {
 describe.each([1, 2])('worlds of seed %i', (seed) => {
   const all = worldsOf(seed);
   beforeAll(async () => {
-    for (const world of all) await loadWorld(env.databaseUrl, world);
+    for (const world of all) await loadWorld(served.env.databaseUrl, world);
   });
 
   describe.each(all.map((world) => [world.dataset.key, world] as const))('%s', (_key, world) => {
@@ -60,12 +50,12 @@ describe.each([1, 2])('worlds of seed %i', (seed) => {
         const rows = expected(world, { mode }).map((row) => JSON.stringify(row));
         for (const n_random of [1, Math.floor(rows.length / 2), rows.length, rows.length + 1]) {
           const body = { sources: [world.dataset.key], mode, n_random, random_seed: seed };
-          const { json } = await serving.query(body);
+          const { json } = await served.serving.query(body);
           const places = json.rows.map((row: Served) => rows.indexOf(JSON.stringify(row)));
           expect(places.length).toBe(Math.min(n_random, rows.length));
           expect(places).not.toContain(-1);
           expect(places).toEqual([...new Set(places)].sort((a, b) => Number(a) - Number(b)));
-          expect((await serving.query(body)).json.rows).toEqual(json.rows);
+          expect((await served.serving.query(body)).json.rows).toEqual(json.rows);
         }
       },
     );
@@ -76,7 +66,7 @@ describe('samples', () => {
   const SEED = 4;
   const all = worldsOf(SEED);
   beforeAll(async () => {
-    for (const world of all) await loadWorld(env.databaseUrl, world);
+    for (const world of all) await loadWorld(served.env.databaseUrl, world);
   });
 
   test.each([
@@ -99,7 +89,7 @@ describe('samples', () => {
     const counts = new Map(rows.map((row) => [row, 0]));
     const [draws, n_random] = [75, Math.ceil(rows.length / 6)];
     for (let random_seed = 1; random_seed <= draws; random_seed++) {
-      const { json } = await serving.query({ sources: [key], mode, n_random, random_seed, filters });
+      const { json } = await served.serving.query({ sources: [key], mode, n_random, random_seed, filters });
       for (const row of json.rows) counts.set(JSON.stringify(row), counts.get(JSON.stringify(row))! + 1);
     }
     expect(counts.size).toBe(rows.length);
@@ -119,8 +109,8 @@ describe('samples', () => {
     ] as const) {
       const body = { sources: [key], mode, n_random: 9, random_seed: 3 };
       const [field] = shapeOf(all.find(({ dataset }) => dataset.key === key)!.dataset, mode).order;
-      const whole = (await serving.query(body)).json.rows;
-      const some = (await serving.query({ ...body, fields: [field] })).json.rows;
+      const whole = (await served.serving.query(body)).json.rows;
+      const some = (await served.serving.query({ ...body, fields: [field] })).json.rows;
       expect(some).toEqual(whole.map((row: Served) => ({ [field]: row[field] })));
     }
   });
