@@ -49,7 +49,7 @@ const ONE_THREAD = [
 ];
 /** Alternating turns of the service and of the database alone, so that other work of the machine affects both. */
 const TURNS = 4;
-/** More and shorter ones where slow times are the result: a hundredth of a second's requests are late by other work of the machine. */
+/** More and shorter ones where slow times are the result: a slow second of the machine would else fall on one side. */
 const HALF_TURNS = 16;
 const BARE = {
   name: 'latest',
