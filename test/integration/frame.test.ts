@@ -10,7 +10,8 @@ import { servedEnv } from '../support/served-env.ts';
 import { knownMs, SECOND } from '../support/worlds.ts';
 import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
-const served = servedEnv(createWorldsEnv);
+// A fixed clock: the ages in the warnings of two equal answers differ where a second ends between them.
+const served = servedEnv(createWorldsEnv, { now: () => Date.parse('2026-01-01T00:00:00Z') });
 
 const iso = (ms: number) => new Date(ms).toISOString();
 const ask = (body: object) => served.serving.send({ path: '/v1/frame', body: JSON.stringify(body) });

@@ -1,6 +1,6 @@
 /** What a test file needs that only asks: a database of its own, and the service over it. */
 import { afterAll, beforeAll } from 'vitest';
-import { type Serving, startServing } from './serving.ts';
+import { type Serving, type ServingOptions, startServing } from './serving.ts';
 import type { TestEnv } from './stack.ts';
 
 export interface ServedEnv {
@@ -9,12 +9,12 @@ export interface ServedEnv {
 }
 
 /** Made before the first test of the file and gone after its last; its members may be read in between. */
-export function servedEnv(create: () => Promise<TestEnv>): ServedEnv {
+export function servedEnv(create: () => Promise<TestEnv>, options: Pick<ServingOptions, 'now'> = {}): ServedEnv {
   let env: TestEnv | undefined;
   let serving: Serving | undefined;
   beforeAll(async () => {
     env = await create();
-    serving = await startServing({ databaseUrl: env.databaseUrl });
+    serving = await startServing({ databaseUrl: env.databaseUrl, ...options });
   });
   afterAll(async () => {
     await serving?.[Symbol.asyncDispose]();
