@@ -181,18 +181,19 @@ describe('a file', () => {
 });
 
 describe('rows to be sorted', () => {
-  type Found = readonly [id: number, line: number, text: string];
+  type Found = readonly [id: number, ms: number, line: number, text: string];
+  const msOf = (index: number) => 1e12 + 7 * index;
   const rowsOf = (held: SortedRows) => {
     const found: Found[] = [];
     for (let row = held.next(); row !== undefined; row = held.next()) {
-      found.push([row.id, row.line, row.buffer.toString('latin1', row.from, row.to)]);
+      found.push([row.id, row.ms, row.line, row.buffer.toString('latin1', row.from, row.to)]);
     }
     return found;
   };
 
   const inOrder = (ids: readonly number[]): Found[] => {
     const order = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
-    return order.map((index) => [ids[index], index + 2, `${ids[index]}/${index}`]);
+    return order.map((index) => [ids[index], msOf(index), index + 2, `${ids[index]}/${index}`]);
   };
 
   /** Puts lines of these ids, some at once, and takes what comes out each time. Sorts them as a whole where that is asked for. */
@@ -206,7 +207,7 @@ describe('rows to be sorted', () => {
         let { buffer, from } = held.open(Buffer.from(`${some.join('\n')}\n`));
         for (const [index, line] of some.entries()) {
           expect(buffer.toString('latin1', from, from + line.length)).toBe(line);
-          held.add(ids[first + index], from, from + line.length);
+          held.add(ids[first + index], msOf(first + index), from, from + line.length);
           from += line.length + 1;
         }
         found.push(...rowsOf(held));
@@ -270,7 +271,7 @@ describe('rows to be sorted', () => {
       for (const id of ids) {
         const line = Buffer.from(`${String(id).padStart(9)}\n`);
         const { from } = held.open(line);
-        held.add(id, from, from + 9);
+        held.add(id, 0, from, from + 9);
         found.push(...rowsOf(held).map(([each]) => each));
       }
     } catch (error) {
@@ -309,7 +310,7 @@ describe('rows to be sorted', () => {
     for (const first of [0, 1]) {
       const ids = Array.from({ length: 3000 }, (_, row) => 2 * row + first);
       const { from } = held.open(Buffer.from(ids.map((id) => `${text(id)}\n`).join('')));
-      for (const [row, id] of ids.entries()) held.add(id, from + 506 * row, from + 506 * row + 505);
+      for (const [row, id] of ids.entries()) held.add(id, 0, from + 506 * row, from + 506 * row + 505);
     }
     held.end();
     const first = { ...held.next()! };

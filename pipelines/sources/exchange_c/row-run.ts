@@ -10,6 +10,7 @@ const MAX_SPREAD = 16;
 /** A row: its bytes [from, to), without line end; the byte at `to` is its CR or LF. */
 export interface SortedRow {
   readonly id: number;
+  readonly ms: number;
   /** Its line in the document. */
   readonly line: number;
   readonly buffer: Buffer;
@@ -39,6 +40,7 @@ export class RowRun {
   #most = 0;
   #rowBytes = 0;
   #ids = new Float64Array(FIRST_ROWS);
+  #times = new Float64Array(FIRST_ROWS);
   #from = new Uint32Array(FIRST_ROWS);
   #lengths = new Uint16Array(FIRST_ROWS);
 
@@ -84,13 +86,14 @@ export class RowRun {
     return { buffer: this.#bytes, from, to };
   }
 
-  add(id: number, from: number, length: number): void {
+  add(id: number, ms: number, from: number, length: number): void {
     const row = this.#rows;
     if (row === this.#ids.length) this.#grow();
     if (row > 0 && id < this.#ids[row - 1]) this.#ascending = false;
     if (id < this.#least) this.#least = id;
     if (id > this.#most) this.#most = id;
     this.#ids[row] = id;
+    this.#times[row] = ms;
     this.#from[row] = from;
     this.#lengths[row] = length;
     this.#rowBytes += length + 1;
@@ -109,6 +112,7 @@ export class RowRun {
   }
 
   id = (row: number): number => this.#ids[row];
+  ms = (row: number): number => this.#times[row];
   line = (row: number): number => lineOf(this.#first + row);
   from = (row: number): number => this.#from[row];
   to = (row: number): number => this.#from[row] + this.#lengths[row];
@@ -136,6 +140,7 @@ export class RowRun {
       return to;
     };
     this.#ids = grown(new Float64Array(capacity), this.#ids);
+    this.#times = grown(new Float64Array(capacity), this.#times);
     this.#from = grown(new Uint32Array(capacity), this.#from);
     this.#lengths = grown(new Uint16Array(capacity), this.#lengths);
   }
@@ -146,6 +151,7 @@ export class MemoryCursor implements RowCursor {
   readonly run: RowRun;
   readonly buffer: Buffer;
   id = 0;
+  ms = 0;
   line = 0;
   from = 0;
   to = 0;
@@ -163,6 +169,7 @@ export class MemoryCursor implements RowCursor {
     if (index === this.#order.length) return false;
     const row = this.#order[index];
     this.id = this.run.id(row);
+    this.ms = this.run.ms(row);
     this.line = this.run.line(row);
     this.from = this.run.from(row);
     this.to = this.run.to(row);

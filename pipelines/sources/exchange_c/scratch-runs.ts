@@ -1,15 +1,15 @@
-/** Sorted runs in a scratch file: their rows, and then the id, line and length of each. */
+/** Sorted runs in a scratch file: their rows, and then the id, time, line and length of each. */
 import { closeSync, readSync, writeSync } from 'node:fs';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 import type { RowCursor, RowRun } from './row-run.ts';
 
 const LF = 10;
-/** What is written and read at once: bytes of rows, and ids, lines and lengths. */
+/** What is written and read at once: bytes of rows, and ids, times, lines and lengths. */
 const PIECE_BYTES = 64 * 1024;
 const PIECE_ROWS = 2048;
-/** Bytes of a row's id, line and length. */
-const PLACE_BYTES = 14;
+/** Bytes of a row's id, time, line and length. */
+const PLACE_BYTES = 22;
 
 /** Where the rows of a run are in the file, and where their places. */
 interface WrittenRun {
@@ -90,9 +90,10 @@ function* pieces(run: RowRun, order: Uint32Array): Generator<Buffer> {
   yield piece.subarray(0, used);
 }
 
-/** Ids, lines and lengths of some rows. */
+/** Ids, times, lines and lengths of some rows. */
 class Places {
   readonly ids = new Float64Array(PIECE_ROWS);
+  readonly times = new Float64Array(PIECE_ROWS);
   readonly lines = new Uint32Array(PIECE_ROWS);
   readonly lengths = new Uint16Array(PIECE_ROWS);
 
@@ -100,6 +101,7 @@ class Places {
     for (let index = 0; index < order.length; index++) {
       const row = order[index];
       this.ids[index] = run.id(row);
+      this.times[index] = run.ms(row);
       this.lines[index] = run.line(row);
       this.lengths[index] = run.to(row) - run.from(row);
     }
@@ -107,7 +109,7 @@ class Places {
 
   /** Those of the first rows, as they are written and read one after the other. */
   bytes(rows: number): Uint8Array[] {
-    return [this.ids, this.lines, this.lengths].map(
+    return [this.ids, this.times, this.lines, this.lengths].map(
       ({ buffer, BYTES_PER_ELEMENT }) => new Uint8Array(buffer, 0, rows * BYTES_PER_ELEMENT),
     );
   }
@@ -116,6 +118,7 @@ class Places {
 class FileCursor implements RowCursor {
   buffer: Buffer = Buffer.alloc(0);
   id = 0;
+  ms = 0;
   line = 0;
   from = 0;
   to = 0;
@@ -145,6 +148,7 @@ class FileCursor implements RowCursor {
     const length = this.#places.lengths[place];
     if (this.#at + length + 1 > this.#end) this.#readRows(kept);
     this.id = this.#places.ids[place];
+    this.ms = this.#places.times[place];
     this.line = this.#places.lines[place];
     this.from = this.#at - this.#bufferAt;
     this.to = this.from + length;

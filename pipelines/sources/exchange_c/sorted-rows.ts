@@ -66,12 +66,12 @@ export class SortedRows implements Disposable {
    * Adds the next row of the document, at [from, to) of the open lines.
    * @throws ReadAgain when a row of a higher id may have come out already.
    */
-  add(id: number, from: number, to: number): void {
+  add(id: number, ms: number, from: number, to: number): void {
     if (id <= this.#certain) {
       this.#onLateRow?.();
       throw new ReadAgain(`the row of line ${lineOf(this.#rows)} comes long after rows of higher ids`);
     }
-    this.#run.add(id, from, to - from);
+    this.#run.add(id, ms, from, to - from);
     this.#rows++;
   }
 
