@@ -171,7 +171,11 @@ export class CsvFeed {
 
   /** @throws RowFault for a file that ends within a row */
   end(): void {
-    if (this.#restBytes > 0) throw new RowFault(`the file ends within line ${this.#lines + 1}`);
+    if (this.#restBytes > 0) {
+      // For the fault of its last row, which is the same wherever the file was cut.
+      this.#rows(Buffer.concat(this.#rest));
+      throw new RowFault(`the file ends within line ${this.#lines + 1}`);
+    }
     if (!this.#places) throw new RowFault('the file has no header');
   }
 

@@ -357,6 +357,23 @@ describe('a cell of CSV that is changed to another value', () => {
     );
   });
 
+  test('a fault of a last row without its end was another one where the file was cut before it', () => {
+    for (const [row, said] of [
+      ['1,""1', 'line 2: cell 2 goes on after its closing quote'],
+      ['1,"1', 'the file ends within line 2'],
+    ]) {
+      const bytes = Buffer.from(`${HEADER}\n${row}`);
+      for (let size = 1; size <= bytes.length; size++) {
+        const feed = new CsvFeed(layout, new RowDigests(layout, []), HEADER.split(','));
+        const read = () => {
+          for (let at = 0; at < bytes.length; at += size) feed.push(bytes.subarray(at, at + size));
+          feed.end();
+        };
+        expect(read, `pieces of ${size}`).toThrow(said);
+      }
+    }
+  });
+
   test('a row that never ends is not kept in memory', () => {
     const feed = new CsvFeed(layout, new RowDigests(layout, []), HEADER.split(','));
     feed.push(Buffer.from(`${HEADER}\n1,`));
