@@ -162,6 +162,21 @@ describe('a zip that is refused before its first byte', () => {
     expect((await refusedBy(openZip(path), code, true)).message).toMatch(message);
   });
 
+  test.each([
+    ['end record', 34, /no readable directory/],
+    ['directory', 50, /damaged directory/],
+    ['member', 106, /damaged directory/],
+  ])('a zip64 field that points beyond 2^53 for the %s ended the process', async (_name, fromEnd, message) => {
+    for (const place of [2n ** 53n, 2n ** 63n, 2n ** 64n - 1n]) {
+      const zip = buildZip({ zip64: true, members: [member()] });
+      const at = zip.length - fromEnd;
+      expect(zip.readBigUInt64LE(at)).toBeLessThan(zip.length);
+      zip.writeBigUInt64LE(place, at);
+      const fault = await refusedBy(openZip(await file(zip)), 'SOURCE_ARCHIVE_INVALID', true);
+      expect(fault.message).toMatch(message);
+    }
+  });
+
   test('cut anywhere, it is never taken for whole', async () => {
     const whole = buildZip({ members: [member({ content: CONTENT.subarray(0, 3000) })] });
     for (let size = 1; size < whole.length; size += 13) {

@@ -5,13 +5,12 @@
  * stream, whose zlib works in chunks of 16 KiB.
  */
 
-import { once } from 'node:events';
 import { createReadStream, type ReadStream } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { pipeline, type Readable, type Transform } from 'node:stream';
 import { crc32, createGunzip, createInflateRaw } from 'node:zlib';
-import { type Entry, openPromise } from 'yauzl';
+import { type Entry, fromRandomAccessReaderPromise, RandomAccessReader } from 'yauzl';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
 
 export interface ZipReaderOptions {
@@ -177,7 +176,12 @@ async function readEnds(options: ZipReaderOptions): Promise<{ size: number; head
 /** Finds the single entry and the start of its data. */
 async function readDirectory(options: ZipReaderOptions): Promise<{ entry: Entry; start: number }> {
   const { path, expectedName } = options;
-  const zip = await openPromise(path, { autoClose: false }).catch((cause) => {
+  await using file = await open(path, 'r').catch((cause) => {
+    throw fileFault(options, cause);
+  });
+  const { size } = await file.stat();
+  const reader = new DirectoryReader(file);
+  const zip = await fromRandomAccessReaderPromise(reader, size, { autoClose: false }).catch((cause) => {
     throw invalid(options, 'has no readable directory', cause);
   });
   try {
@@ -196,10 +200,29 @@ async function readDirectory(options: ZipReaderOptions): Promise<{ entry: Entry;
     return { entry, start: local.fileDataStart };
   } catch (cause) {
     throw cause instanceof TidemarkError ? cause : invalid(options, 'has a damaged directory', cause);
-  } finally {
-    const gone = once(zip, 'close');
-    zip.close();
-    await gone;
+  }
+}
+
+/**
+ * Reads the file for yauzl; the caller closes it. yauzl's own reader throws out of a callback, which ends the process, where
+ * a zip64 field points beyond 2^53.
+ */
+class DirectoryReader extends RandomAccessReader {
+  readonly #file: FileHandle;
+
+  constructor(file: FileHandle) {
+    super();
+    this.#file = file;
+  }
+
+  override read(
+    buffer: Buffer,
+    offset: number,
+    length: number,
+    position: number,
+    callback: (error: Error | null, bytesRead?: number) => void,
+  ): void {
+    this.#file.read(buffer, offset, length, position).then(({ bytesRead }) => callback(null, bytesRead), callback);
   }
 }
 
