@@ -216,6 +216,12 @@ class Sender {
     // What a frame's column takes as filters and aggregates depends on its field (docs/discovery.md).
     if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/(?:filter|aggregate)\b/.test(pointer)))
       return [];
+    // To ajv, which sees doubles, some integers below -2^63 are -2^63.
+    if (
+      isFault &&
+      [...text.matchAll(/-\d{19}/g)].some(([one]) => Number(one) === -(2 ** 63) && BigInt(one) < MIN_INT64)
+    )
+      return [];
     // Of a header beside the body.
     if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
       return [];
@@ -288,6 +294,7 @@ class Sender {
 /** A problem repeats some of what was asked, which says nothing of the service: texts that look like SQL, or like paths. */
 const withoutEcho = (text: string): string => HOSTILE.reduce((rest, one) => rest.replaceAll(one, ''), text);
 
+const MIN_INT64 = -(2n ** 63n);
 const HOSTILE = HOSTILE_TEXTS.filter((text) => text.length > 6).map((text) => JSON.stringify(text).slice(1, -1));
 
 /** The body as it was before its coding. */
