@@ -322,8 +322,9 @@ describe('event streams', () => {
     await grow(3);
     const heard = await hear();
     await eventually(() => heard.numbers().length === 3, 'the changes');
+    const ended = once(heard.response, 'end');
     await client.query('update proof_head set size = 1');
-    await once(heard.response, 'end');
+    await ended;
     const again = await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': '3' });
     expect(again.json.errors[0].message).toContain('its database was restored to an earlier state');
     // The second change is another one now, and nothing of the first one is kept.

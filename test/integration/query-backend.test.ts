@@ -178,12 +178,14 @@ describe('the database', () => {
     await using serving = await startServing({ databaseUrl: proxy.url, settings });
     const bodies = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
     const answers = () => Promise.all(bodies.map((body) => serving.query({ ...ALL, ...body })));
-    expect((await answers()).map(({ status }) => status)).toEqual([200, 200, 200]);
+    // On a busy machine the first reads, which open connections, may take longer than that.
+    const areServed = async () => (await answers()).every(({ status }) => status === 200);
+    await eventually(areServed, 'rows are served');
     proxy.mute();
     for (const { status, json } of await answers()) expect([status, json.code]).toEqual([503, 'QUERY_TIMEOUT']);
     expect((await serving.send({ method: 'GET', path: '/healthz' })).status).toBe(200);
     proxy.unmute();
-    await eventually(async () => (await answers()).every(({ status }) => status === 200), 'rows are served again');
+    await eventually(areServed, 'rows are served again');
   });
 
   test('whose table is held makes /readyz 503 in time, on one connection: each probe opened another', async () => {

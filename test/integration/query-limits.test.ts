@@ -153,13 +153,14 @@ describe('the time budget', () => {
   test("the database's own time-out is told from its failures", async () => {
     await using own = await createMigratedEnv();
     await loadBulk(own.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 100 });
+    // Connected before the time-out, which would hold for its lock, too.
+    const client = new pg.Client({ connectionString: own.databaseUrl });
+    await client.connect();
     await execute(
       own.databaseUrl,
       `do $$ begin execute format('alter database %I set statement_timeout = 300', current_database()); end $$`,
     );
     await using serving = await startServing({ databaseUrl: own.databaseUrl });
-    const client = new pg.Client({ connectionString: own.databaseUrl });
-    await client.connect();
     await client.query(`begin; lock table ${DATASET} in access exclusive mode`);
     const answer = await serving.query(ALL);
     await client.end();

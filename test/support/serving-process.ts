@@ -1,8 +1,6 @@
 /** `serving/main.ts` as a process of its own. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { expect } from 'vitest';
 
@@ -27,13 +25,4 @@ export async function said(child: ChildProcess): Promise<{ url: string; pid: num
   const [line] = await Promise.race([once(child.stdout!, 'data'), ended]);
   expect(String(line)).toMatch(/^\{.*\}\n$/);
   return JSON.parse(String(line));
-}
-
-/** A port that nobody listens on. */
-export async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as AddressInfo;
-  probe.close();
-  return port;
 }

@@ -8,9 +8,10 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { processRef } from '../../shared/stack/processes.ts';
+import { freePort } from '../../shared/stack/state.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
-import { freePort, SERVING_MAIN, said, startServingProcess } from '../support/serving-process.ts';
+import { SERVING_MAIN, said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, createTestEnv, execute, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;

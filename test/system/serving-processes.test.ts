@@ -8,9 +8,10 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
+import { freePort } from '../../shared/stack/state.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
-import { freePort, said, startServingProcess } from '../support/serving-process.ts';
+import { said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
 const PROMTOOL = '/usr/bin/promtool';

@@ -66,7 +66,8 @@ function serversAmong(running: readonly Running[]): number[] {
   return SERVERS.map((name) => {
     const all = running.filter(({ command }) => command.split(' ')[0].endsWith(name));
     const pids = new Set(all.map(({ pid }) => pid));
-    return all.filter(({ parent }) => !pids.has(parent)).length;
+    // One that ended while it was looked at has no parent.
+    return all.filter(({ parent }) => parent !== '' && !pids.has(parent)).length;
   });
 }
 

@@ -321,7 +321,8 @@ describe('limits', () => {
     } finally {
       await unlock();
     }
-    expect((await serving.query({ ...ALL, n_rows: 5 })).status).toBe(200);
+    // A new connection may take longer than that on a busy machine.
+    await eventually(async () => (await serving.query({ ...ALL, n_rows: 5 })).status === 200, 'rows are served again');
   });
 });
 
