@@ -224,10 +224,14 @@ export async function listen(
     delete request.headers.expect;
     handle(request, response);
   });
-  server.on('clientError', (error, socket) => {
+  server.on('clientError', (error, stream) => {
+    const socket = stream as Socket;
+    // More bytes behind the last request of a connection, which closes in a moment. A reset fails while the socket is being
+    // ended (libuv: EINVAL), and its descriptor would stay open for good.
+    if (socket.writableEnded) return;
     // Node's 400 would end up inside the answer; a body that ends with its connection would then even look complete.
-    if (connections.isAnswering(socket as Socket)) (socket as Socket).resetAndDestroy();
-    else refuser.broken(error, socket as Socket);
+    if (connections.isAnswering(socket)) socket.resetAndDestroy();
+    else refuser.broken(error, socket);
   });
   server.on('connection', (socket) => {
     connections.add(socket);
@@ -303,8 +307,6 @@ class Refuser {
 
   /** Answers bytes that Node cannot parse as a request, so there is no response to write to. */
   broken(error: Error & { code?: string }, socket: Socket): void {
-    // More bytes of a request that was already refused: the connection closes in a moment.
-    if (socket.writableEnded) return;
     if (error.code === 'ECONNRESET' || !socket.writable) {
       socket.destroy();
       return;

@@ -259,6 +259,15 @@ describe('what is no request', () => {
     expect(await answerOf(front.port, `${get('/hold')}no request\r\n\r\n`)).toBe('ECONNRESET');
   });
 
+  test('more bytes behind the last request of a refused connection left the service with an open descriptor', async () => {
+    let closed = 0;
+    const onConnection = (socket: Socket) => socket.once('close', () => closed++);
+    await using front = await startFront({ onConnection });
+    const last = 'POST /x HTTP/2.0\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi';
+    expect(await answerOf(front.port, `GET / HTTP/1.1\r\n\r\n${last}${get('/x')}`)).toMatch(/^HTTP\/1\.1 400 /);
+    await eventually(() => closed === 1, 'the socket is closed');
+  });
+
   test('a faulty request behind one that is being answered does not get into its answer', async () => {
     await using front = await startFront();
     const socket = connect({ port: front.port, host: '127.0.0.1' });
