@@ -1,6 +1,8 @@
 /** The files of an export: its artifact, whole or one of several, and its manifest. Ranges let a client resume a download. */
+import { COMPRESSIONS, EXPORT_FORMATS } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
+import { formatOf } from '../exports/artifact/write.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
 import type { ProvedFiles } from '../exports/files.ts';
 import { datasetsOf, type ExportRow, type StoredFile } from '../exports/rows.ts';
@@ -39,7 +41,14 @@ interface FileRoute {
 }
 
 const MANIFEST_TYPE = 'application/json';
-const FILE_TYPES = ['application/vnd.apache.parquet', 'text/csv'];
+/** Of each format in each compression. A media type in OpenAPI has no parameters. */
+const FILE_TYPES = [
+  ...new Set(
+    EXPORT_FORMATS.flatMap((format) =>
+      COMPRESSIONS[format].map((compression) => formatOf(format, compression).mediaType.split(';')[0]),
+    ),
+  ),
+];
 
 const ROUTES: readonly FileRoute[] = [
   {

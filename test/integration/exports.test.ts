@@ -157,6 +157,8 @@ describe('an export', () => {
 
   test('is compressed as asked', async () => {
     const plain = await queryCsv(DAY);
+    const { paths } = (await exports.get('/openapi.json')).json;
+    const { content: declared } = paths[`${EXPORT}/{export_id}/artifact`].get.responses[200];
     for (const [compression, unpack, type] of [
       ['gzip', gunzipSync, 'application/gzip'],
       ['zstd', zstdDecompressSync, 'application/zstd'],
@@ -170,6 +172,7 @@ describe('an export', () => {
         type,
         `attachment; filename="${DATASET}.native.2024-03-01.csv.${compression === 'gzip' ? 'gz' : 'zst'}"`,
       ]);
+      expect(Object.keys(declared)).toContain(type);
     }
     const codecs: string[] = [];
     using duck = await openDuckDb();
