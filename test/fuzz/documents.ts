@@ -147,7 +147,7 @@ class Run {
   async run(): Promise<DocumentsReport> {
     const { seed, count, coverage, folder, note } = this.#options;
     const names = this.#corpora.map(({ target }) => target.name);
-    await using watchdog = new Watchdog({ limitMs: LIMIT_MS, names, prefix: join(folder, `hang-${seed}-`) });
+    await using watchdog = new Watchdog({ limitMs: LIMIT_MS, names, folder, seed });
     await this.#readSeeds(watchdog);
     await coverage?.poll();
     const filesBefore = openFiles();

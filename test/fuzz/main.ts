@@ -60,7 +60,7 @@ async function documents(): Promise<number> {
   const { fuzzDocuments, replayDocument } = await import('./documents.ts');
   if (values.replay !== undefined) {
     const [name] = basename(values.replay)
-      .replace(/^hang-\d+-/, '')
+      .replace(/^(?:hang|crash)-\d+-/, '')
       .split(/-\d/);
     note(await replayDocument(readFileSync(values.replay), values.targets ?? name));
     return 0;

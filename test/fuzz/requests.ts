@@ -222,6 +222,8 @@ class Sender {
       [...text.matchAll(/-\d{19}/g)].some(([one]) => Number(one) === -(2 ** 63) && BigInt(one) < MIN_INT64)
     )
       return [];
+    // To ajv, which sees doubles, 1E400 is a number.
+    if (isFault && json.errors?.every(({ message }: Json) => /must be a finite number/.test(message))) return [];
     // Of a header beside the body.
     if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
       return [];

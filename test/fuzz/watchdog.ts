@@ -1,6 +1,6 @@
-/** A thread that ends the process when one document is read for too long, and keeps that document. */
+/** Keeps the document that is being read when the process crashes, or when it is read for too long: then a thread ends the process. */
 import { mkdirSync, writeFileSync, writeSync } from 'node:fs';
-import { dirname } from 'node:path';
+import { join } from 'node:path';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
 
 /** Number of the document, its size, the index of its target. */
@@ -11,21 +11,26 @@ interface Shared {
   readonly memory: SharedArrayBuffer;
   readonly limitMs: number;
   readonly names: readonly string[];
-  /** Path of the document that is kept, without its number. */
-  readonly prefix: string;
+  /** Where the document is kept. */
+  readonly folder: string;
+  readonly seed: number;
 }
 
 export class Watchdog implements AsyncDisposable {
   readonly #words: Int32Array;
   readonly #bytes: Uint8Array;
   readonly #worker: Worker;
+  readonly #crashed: (error: unknown) => void;
 
   constructor(options: Omit<Shared, 'memory'>) {
     const memory = new SharedArrayBuffer(4 * WORDS + ROOM);
     this.#words = new Int32Array(memory, 0, WORDS);
     this.#bytes = new Uint8Array(memory, 4 * WORDS);
-    this.#worker = new Worker(new URL(import.meta.url), { workerData: { ...options, memory } satisfies Shared });
+    const shared: Shared = { ...options, memory };
+    this.#worker = new Worker(new URL(import.meta.url), { workerData: shared });
     this.#worker.unref();
+    this.#crashed = (error) => keep(shared, 'CRASH', String(error));
+    process.on('uncaughtExceptionMonitor', this.#crashed);
   }
 
   /** A document is about to be read; those that are not changed yet have numbers below 0. */
@@ -38,21 +43,28 @@ export class Watchdog implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    process.off('uncaughtExceptionMonitor', this.#crashed);
     await this.#worker.terminate();
   }
 }
 
-function watch({ memory, limitMs, names, prefix }: Shared): void {
+function keep({ memory, names, folder, seed }: Shared, what: 'HANG' | 'CRASH', why: string): void {
+  const [number, size, target] = new Int32Array(memory, 0, WORDS);
+  const name = names[target];
+  mkdirSync(folder, { recursive: true });
+  const path = join(folder, `${what.toLowerCase()}-${seed}-${name.replaceAll(' ', '_')}-${number}.bin`);
+  writeFileSync(path, new Uint8Array(memory, 4 * WORDS, size).slice());
+  writeSync(2, `${what}  document ${number}, ${name}: ${why}; kept as ${path}\n`);
+}
+
+function watch(shared: Shared): void {
+  const { memory, limitMs } = shared;
   const words = new Int32Array(memory, 0, WORDS);
   let last = 0;
   setInterval(() => {
     const number = Atomics.load(words, 0);
     if (number === last && number !== 0) {
-      const name = names[words[2]];
-      const path = `${prefix}${name.replaceAll(' ', '_')}-${number}.bin`;
-      mkdirSync(dirname(path), { recursive: true });
-      writeFileSync(path, new Uint8Array(memory, 4 * WORDS, words[1]).slice());
-      writeSync(2, `HANG  document ${number}, ${name}: not read within ${limitMs} ms; kept as ${path}\n`);
+      keep(shared, 'HANG', `not read within ${limitMs} ms`);
       process.kill(process.pid, 'SIGKILL');
     }
     last = number;
