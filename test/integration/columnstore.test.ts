@@ -330,8 +330,9 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     await system.client.query(`begin; lock table ${chunk} in row exclusive mode`);
     const killed = system.start(['compact'], env);
     // It has compacted what lies before the chunk that is held, and waits for this one.
-    const waits = async () => (await system.rows('select 1 from pg_locks where not granted')).length;
-    await expect.poll(waits).toBeGreaterThan(0);
+    const waiting = `select from pg_locks join pg_database d on d.oid = database and datname = current_database()
+      where not granted`;
+    await expect.poll(async () => (await system.rows(waiting)).length).toBeGreaterThan(0);
     killed.child.kill('SIGKILL');
     await killed.done;
     await system.client.query('rollback');

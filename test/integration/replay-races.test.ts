@@ -77,7 +77,9 @@ test('verify does not take a revision for altered rows that is proved between it
   await revising.query('begin');
   await revising.query(`lock table ${HEADERS.native.table} in access exclusive mode`);
   const verifying = verifyPartition(before, needs);
-  const waiting = `select from pg_locks where relation = '${HEADERS.native.table}'::regclass and not granted`;
+  // Tables of other tests' databases may have the same number.
+  const waiting = `select from pg_locks join pg_database d on d.oid = database and datname = current_database()
+    where relation = '${HEADERS.native.table}'::regclass and not granted`;
   await system.until(async () => (await revising.query(waiting)).rowCount === 1);
   await revising.query(`update ${HEADERS.native.table} set nonce = nonce + 1 where height = 2;
     update partitions set attempt = attempt + 1, revision = revision + 1

@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { BitcoinSystem, eachOfSix } from '../../support/bitcoin-system.ts';
 import { startChain } from '../../support/regtest.ts';
+import { eventually } from '../../support/serving.ts';
 
 const SAMPLE_TIP = 10;
 const TIP = 13;
@@ -46,9 +47,7 @@ test('follow begins with the first real block, not above the sample', async () =
   await using bitcoin = await withSample();
   const running = bitcoin.start(['follow', 'bitcoin'], { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0' });
   const isThere = async () => Object.values(await bitcoin.proved()).every((proved) => proved === `{[0,${TIP + 1})}`);
-  for (const deadline = Date.now() + 60_000; !(await isThere()) && Date.now() < deadline; ) {
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
+  await eventually(isThere, 'the real blocks are proved');
   running.child.kill('SIGTERM');
   await running.done;
   await expectRealAlone(bitcoin);
