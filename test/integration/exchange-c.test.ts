@@ -15,7 +15,7 @@ import { startServing } from '../support/serving.ts';
 import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
 import { tracesOf } from '../support/trades.ts';
 
-/** Several frames, and more rows than a day's are first given room for (decode.ts). */
+/** Several frames, and more rows than a run is first given room for (row-run.ts). */
 const LARGE: ExchangeCDay = {
   day: '2024-03-02',
   rows: 80_000,

@@ -12,11 +12,11 @@ export interface BadCase {
   readonly code: ErrorCode;
   /** Line that is named, where a row is at fault. */
   readonly line?: number;
-  /** Known only at the end of the document, when frames of the day are in the log. */
+  /** Known only when frames of the day are in the log. */
   readonly late?: boolean;
 }
 
-/** Where a row is spoilt: behind frames that could be in the log by then. */
+/** Where a row is spoilt: behind rows of several frames. Of exchange C, only a repeated id is known after a frame has left. */
 const LINE = 250;
 const MIB = 1 << 20;
 export const BAD_DOCUMENT_LIMITS = {

@@ -243,7 +243,8 @@ test.each<[string, TradeLayout, number[], string, string, RegExp]>([
   ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
   ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2/],
 ])('%s: refused', (_, layout, before, row, code, message) => {
-  const lines = [...before.map((id) => layout.row(id)), row];
+  // The row at fault is named, not the last one that was parsed.
+  const lines = [...before.map((id) => layout.row(id)), row, layout.row(11)];
   for (const pieces of [[], [1], [100]]) {
     const fault = refusalOf(() => decodeFile(layout, fileOf(layout, lines), { pieces }));
     expect(fault).toMatchObject({ code, details: { document: layout.document } });

@@ -4,10 +4,10 @@
  * years end with a column `RPI`. Rows come in any order. The decoder frames them in the order of the number in their
  * match id, so the same trades give the same log whatever the order of the file. It therefore sorts a day, under a named
  * limit (sorted-rows.ts).
- * While the file arrives, the decoder parses its rows, and frames those whose place is certain: all but the last megabytes of a
+ * While the file arrives, the decoder parses each row, and frames those whose place is certain: all but the last megabytes of a
  * file that is nearly in order, and none of another before its end. If a row comes so late that rows behind it are framed
- * already, the document is read again and sorted as a whole. The decoder drops a row that repeats another byte for byte and
- * refuses one with the same id and other bytes.
+ * already, the document is read again and sorted as a whole. The decoder drops a row that repeats another byte for byte, which
+ * it parses twice, and refuses one with the same id and other bytes.
  */
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
@@ -183,7 +183,7 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     this.#held[Symbol.dispose]();
   }
 
-  #checkSame(row: SortedRow, twin: Omit<SortedRow, 'ms'>): void {
+  #checkSame(row: SortedRow, twin: Omit<SortedRow, 'id' | 'ms'>): void {
     if (twin.buffer.compare(row.buffer, row.from, row.to, twin.from, twin.to) === 0) return;
     this.reader.line = row.line;
     const why = `the id ${row.id} repeats that of line ${twin.line}, but the content differs`;
@@ -305,8 +305,6 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
   }
 }
 
-const TOTALS = ['price', 'size', 'gross_value', 'home_notional', 'foreign_notional'] as const;
-
 /** The facts of rows that do not depend on their order: exact totals and the sum of the row hashes. */
 class RowSums {
   readonly price = new ExactTotal();
@@ -319,7 +317,8 @@ class RowSums {
   /** The facts without those of `others`, which are among these rows. */
   without(others: RowSums): { readonly totals: Record<string, string>; readonly rows_hash: string } {
     const difference = (all: string, some: string) => String(BigInt(all) - BigInt(some));
-    const totals = TOTALS.map((name) => [name, difference(this[name].toString(), others[name].toString())]);
+    const names = ['price', 'size', 'gross_value', 'home_notional', 'foreign_notional'] as const;
+    const totals = names.map((name) => [name, difference(this[name].toString(), others[name].toString())]);
     return { totals: Object.fromEntries(totals), rows_hash: difference(this.hasher.total(), others.hasher.total()) };
   }
 }

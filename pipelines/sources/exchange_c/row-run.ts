@@ -1,4 +1,5 @@
-/** A run: some megabytes of rows that follow each other in the document, the places of the rows, and the order of their ids. */
+/** A run: some megabytes of rows that follow each other in the document, the places, ids and times of the rows, and the
+ * order of their ids. */
 
 const FIRST_ROWS = 1 << 10;
 /**

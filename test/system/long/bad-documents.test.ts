@@ -133,7 +133,7 @@ describe.each(VENDORS)('a backfill of $dataset over documents of which most are 
   test('of a long document that is bad at its end leaves frames that nothing refers to, and takes a new attempt', async () => {
     const [, day] = dayNames(days.at(-1)!, 2);
     const firstId = 1000 + days.length * ROWS * 7;
-    // Exchange C's decoder frames nothing of a document before it has 8 MiB of rows (exchange_c/sorted-rows.ts).
+    // Exchange C's decoder frames nothing of a document before two runs of 4 MiB are complete (exchange_c/sorted-rows.ts).
     const rows = vendor === VENDOR_C ? 120_000 : 20_000;
     const text = vendor.plainDay({ day, rows, seed: 7, firstId });
     const more = { SVC_SOURCE_MAX_UNPACKED_BYTES: String(16 << 20), SVC_SOURCE_MAX_DOCUMENT_BYTES: String(16 << 20) };
