@@ -21,7 +21,7 @@ async function main(): Promise<void> {
   const { options, parent } = await readProcessOptions();
   const { settings, ...means } = await usableSettings(options);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'serving');
-  const holders = new PortHolders({ stateDir: settings.SVC_STATE_DIR, log });
+  const holders = new PortHolders({ stateDir: settings.SVC_STATE_DIR, supervisor: parent, log });
   if (settings.SVC_HTTP_PROCESSES > 1) {
     const stopping = untilStopped(parent);
     await using supervisor = new Supervisor({ settings, options, parent, holders, log });

@@ -17,6 +17,8 @@ const KILLED_MS = 5000;
 /** A process counts as ended when its first thread has; its sockets close with the last one. */
 const CLOSE_MS = 1000;
 const RETRY_MS = 50;
+/** Until a record that could not be written is tried again. */
+const AGAIN_MS = 1000;
 
 interface Holder {
   readonly process: ProcessRef;
@@ -27,32 +29,67 @@ interface Holder {
   readonly supervisor?: ProcessRef;
 }
 
+interface Pids {
+  readonly pid: number;
+  readonly supervisor?: number;
+}
+
+/** The holder of these numbers: none if the process has ended. A supervisor that has ended is on record as one that is gone. */
+function holderOf({ pid, supervisor }: Pids): Holder[] {
+  const held = processRef(pid);
+  if (!held) return [];
+  if (supervisor === undefined) return [{ process: held }];
+  return [{ process: held, supervisor: processRef(supervisor) ?? { pid: supervisor, identity: 'gone' } }];
+}
+
 /** Which processes listen on a port, in a file of the state folder for each port. */
 export class PortHolders {
   readonly #folder: string;
+  readonly #supervisor: number | undefined;
   readonly #log: Logger;
+  /** The port of the last claim. */
+  #claimed: number | undefined;
+  /** Writes the record once more, where it could not be written. */
+  #again: NodeJS.Timeout | undefined;
   /** Since when this process waits for others to leave its port. */
   #waitsSince: number | undefined;
   /** Since when they have ended. */
   #goneSince: number | undefined;
 
-  constructor(deps: { readonly stateDir: string; readonly log: Logger }) {
+  /** @param deps.supervisor who restarts this process */
+  constructor(deps: { readonly stateDir: string; readonly supervisor: number | undefined; readonly log: Logger }) {
     this.#folder = deps.stateDir;
+    this.#supervisor = deps.supervisor;
     this.#log = deps.log;
   }
 
   #path = (port: number) => join(this.#folder, `http-${port}.json`);
 
-  /** Records who listens on the port. Without the record (a full disk) a later start only says that the port is taken. */
-  async record(port: number, pids: readonly { readonly pid: number; readonly supervisor?: number }[]): Promise<void> {
-    const holders = pids.flatMap(({ pid, supervisor }): Holder[] => {
-      const held = processRef(pid);
-      return held ? [{ process: held, supervisor: supervisor === undefined ? undefined : processRef(supervisor) }] : [];
-    });
+  /** Adds this process to those on record, once and before it listens: so it is found even if it stands still right afterwards. */
+  async claim(port: number): Promise<void> {
+    if (this.#claimed === port) return;
+    this.#claimed = port;
+    const own = holderOf({ pid: process.pid, supervisor: this.#supervisor });
+    await this.#write(port, [...(await this.#read(port)), ...own]);
+  }
+
+  /** Records who listens on the port, and nobody else. */
+  async record(port: number, pids: readonly Pids[]): Promise<void> {
+    await this.#write(port, pids.flatMap(holderOf));
+  }
+
+  /** Without the record a later start only says that the port is taken, so a full disk is tried again until there is room. */
+  async #write(port: number, holders: readonly Holder[]): Promise<void> {
+    clearTimeout(this.#again);
     try {
       await writeAtomic(this.#path(port), JSON.stringify(holders), 0o644);
+      this.#again = undefined;
     } catch (error) {
-      this.#log.warn({ port, fault: String(error) }, 'the process is not recorded as the one that holds its port');
+      const fault = String(error);
+      if (this.#again === undefined) {
+        this.#log.warn({ port, fault }, 'the process is not recorded yet as the one that holds its port');
+      }
+      this.#again = setTimeout(() => this.#write(port, holders), AGAIN_MS).unref();
     }
   }
 
@@ -108,6 +145,7 @@ export async function listenOnFree(
   const last = port === undefined ? DEFAULT_PORT + PORTS_TRIED : first;
   for (let candidate = first; ; candidate++) {
     try {
+      if (candidate !== 0) await holders?.claim(candidate);
       await listenOn(server, host, candidate);
       return;
     } catch (cause) {
