@@ -23,6 +23,11 @@ export class ExactTotal {
     if (this.#partial >= CARRY_AT) this.#carry();
   }
 
+  /** Adds the units of several values. */
+  addUnits(units: bigint): void {
+    this.#total += units;
+  }
+
   /** Adds a value whose units may not be exact in float64, as the database does: round(value x scale), half to even. */
   addFloat(value: number, scale: number): void {
     const units = roundHalfEven(value * scale);

@@ -126,6 +126,11 @@ export class RowHasher {
     if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
   }
 
+  /** Adds the hashes of other rows: the sums of their signed high and their unsigned low halves. */
+  addSums(high: bigint, low: bigint): void {
+    this.#total += high * 4294967296n + low;
+  }
+
   /** The sum of the signed 64-bit hashes of all rows, as text. */
   total(): string {
     this.#carry();

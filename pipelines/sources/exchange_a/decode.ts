@@ -19,6 +19,7 @@ import {
   RowReader,
   skipByteOrderMark,
 } from '../trades/row-reader.ts';
+import { RowScanner } from '../trades/row-scanner.ts';
 
 export { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 
@@ -51,6 +52,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
   readonly #options: ExchangeADecodeOptions;
   readonly #feeder = new LineSplitter(this);
   readonly #frames: PartitionFrames;
+  readonly #scanner = new RowScanner();
   #started = false;
 
   // The partition being decoded.
@@ -85,6 +87,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
   }
 
   lines(buffer: Buffer, from: number, to: number): void {
+    this.#scanner.begin();
     this.#frames.lines(buffer, this.#started ? from : this.#skipHeader(buffer, from), to, this);
   }
 
@@ -105,6 +108,18 @@ export class ExchangeADecoder implements LineTaker, RowParser {
       throw this.reader.fault('SOURCE_ROW_INVALID', `the header must name the columns ${COLUMNS.join(', ')}`);
     }
     return end + 1;
+  }
+
+  scan(buffer: Buffer, start: number, to: number, room: number): number {
+    const { lastId } = this.#frames;
+    const nextId = lastId < 0 ? -1 : lastId + 1;
+    const end = this.#scanner.scanA(buffer, start, to, room, nextId, this.#fromMs, this.#toMs);
+    if (end > start) {
+      this.reader.line += this.#scanner.rows;
+      this.#frames.add(this.#scanner);
+      this.#scanner.addTo(this.#hasher, [this.#priceTotal, this.#quantityTotal, this.#quoteTotal]);
+    }
+    return end;
   }
 
   parse(buffer: Buffer, start: number): number {

@@ -22,6 +22,7 @@ import {
   readHeader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
+import { RowScanner } from '../trades/row-scanner.ts';
 
 const COMMA = 44;
 const LF = 10;
@@ -47,6 +48,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly #hashedInstrument: KnownText;
   readonly #feeder = new LineSplitter(this);
   readonly #frames: PartitionFrames;
+  readonly #scanner: RowScanner;
   readonly #hasher = new RowHasher();
   readonly #priceTotal = new ExactTotal();
   readonly #sizeTotal = new ExactTotal();
@@ -68,6 +70,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
       columns: COLUMNS,
       maxSignificantDigits: MAX_SIGNIFICANT_DIGITS,
     });
+    this.#scanner = new RowScanner(options.instrument);
     this.#frames = new PartitionFrames(options.frameRawBytes);
     this.#frames.begin(options.window);
   }
@@ -102,6 +105,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
       this.#started = true;
       start = readHeader(this.reader, buffer, from, [COLUMNS, WITH_SOURCE]);
     }
+    this.#scanner.begin();
     this.#frames.lines(buffer, start, to, this);
     // Keep the last row, because the next block may begin with its repetition; within a block the row is still in the
     // buffer.
@@ -109,6 +113,24 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
       this.#last = Buffer.from(buffer.subarray(this.#lastStart, this.#lastStart + this.#lastLength));
       this.#lastStart = 0;
     }
+  }
+
+  scan(buffer: Buffer, start: number, to: number, room: number): number {
+    const { window } = this.#options;
+    const hasSource = this.reader.columns.length > COLUMNS.length;
+    const scanner = this.#scanner;
+    const end = scanner.scanB(buffer, start, to, room, this.#frames.lastId, window.fromMs, window.toMs, hasSource);
+    if (end > start) {
+      this.reader.line += scanner.rows;
+      if (this.#firstId < 0) this.#firstId = scanner.firstId;
+      this.#frames.add(scanner);
+      scanner.addTo(this.#hasher, [this.#priceTotal, this.#sizeTotal, this.#quoteTotal]);
+      const last = end - 2 < start ? start : Math.max(start, buffer.lastIndexOf(LF, end - 2) + 1);
+      this.#last = buffer;
+      this.#lastStart = last;
+      this.#lastLength = end - 1 - last;
+    }
+    return end;
   }
 
   parse(buffer: Buffer, start: number): number {

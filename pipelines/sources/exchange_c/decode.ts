@@ -23,6 +23,7 @@ import {
   readHeader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
+import { RowScanner } from '../trades/row-scanner.ts';
 import type { SortedRow } from './row-run.ts';
 import { SortedRows, type SortedRowsOptions } from './sorted-rows.ts';
 
@@ -75,6 +76,7 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
   readonly #hashedSymbol: KnownText;
   readonly #feeder = new LineSplitter(this);
   readonly #held: SortedRows;
+  readonly #scanner: RowScanner;
   /** Of all rows of the file, and of those among them that repeat another. */
   readonly #sums = new RowSums();
   readonly #repeated = new RowSums();
@@ -92,6 +94,7 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
   constructor(options: ExchangeCDecodeOptions) {
     this.#options = options;
     this.#held = new SortedRows(options.sorting);
+    this.#scanner = new RowScanner(options.symbol);
     this.#frames = new PartitionFrames(options.frameRawBytes);
     this.#frames.begin(options.window);
     this.#symbol = Buffer.from(options.symbol);
@@ -126,7 +129,13 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
         { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
       );
     }
+    this.#scanner.begin();
     for (let at = held.from; at < held.to; ) {
+      const scanned = this.#scan(held.buffer, at, held.to);
+      if (scanned > at) {
+        at = scanned;
+        continue;
+      }
       this.reader.line++;
       const end = this.#row(held.buffer, at, this.#sums);
       this.#held.add(this.#id, this.#ms, at, end);
@@ -188,6 +197,23 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     this.reader.line = row.line;
     const why = `the id ${row.id} repeats that of line ${twin.line}, but the content differs`;
     throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: row.id });
+  }
+
+  /** Reads the rows that are written as usual. @returns the position behind them. */
+  #scan(buffer: Buffer, start: number, to: number): number {
+    const scanner = this.#scanner;
+    const { fromMs, toMs } = this.#options.window;
+    const end = scanner.scanC(buffer, start, to, fromMs, toMs, this.reader.columns.length > COLUMNS.length);
+    if (end > start) {
+      this.reader.line += scanner.rows;
+      this.#sums.add(scanner);
+      const { ids, times, places, lengths } = scanner.lists;
+      for (let row = 0; row < scanner.rows; row++) {
+        const at = start + places[row];
+        this.#held.add(ids[row], times[row], at, at + lengths[row]);
+      }
+    }
+    return end;
   }
 
   /** Parses the row at `start` and adds it to the sums. @returns the position of its CR or LF. */
@@ -313,6 +339,11 @@ class RowSums {
   readonly home_notional = new ExactTotal();
   readonly foreign_notional = new ExactTotal();
   readonly hasher = new RowHasher();
+
+  /** Adds the rows of a scan. */
+  add(scanner: RowScanner): void {
+    scanner.addTo(this.hasher, [this.price, this.size, this.gross_value, this.home_notional, this.foreign_notional]);
+  }
 
   /** The facts without those of `others`, which are among these rows. */
   without(others: RowSums): { readonly totals: Record<string, string>; readonly rows_hash: string } {

@@ -20,6 +20,21 @@ export interface RowParser {
    * @returns the position of the row's CR or LF.
    */
   parse(buffer: Buffer, start: number): number;
+  /**
+   * Reads rows that follow each other in [start, to), end with an LF each and belong to the open partition, until they have `room`
+   * bytes, and calls `add`.
+   * @returns the position behind them: `start` where there is none, and `parse` reads the next one.
+   */
+  scan(buffer: Buffer, start: number, to: number, room: number): number;
+}
+
+/** Rows that follow each other. */
+export interface ScannedRows {
+  readonly rows: number;
+  readonly firstId: number;
+  readonly lastId: number;
+  readonly leastMs: number;
+  readonly mostMs: number;
 }
 
 export class PartitionFrames {
@@ -87,18 +102,8 @@ export class PartitionFrames {
     this.#run = from;
     for (let position = from; position < to; ) {
       const start = position;
-      const end = parser.parse(buffer, start);
-      const crlf = buffer[end] === CR;
-      position = end + (crlf ? 2 : 1);
-      if (this.#dropped) {
-        this.#dropped = false;
-        this.flushTo(start);
-        this.#run = position;
-      } else if (crlf) {
-        this.flushTo(end);
-        this.#frame[this.#used++] = LF;
-        this.#run = position;
-      }
+      position = parser.scan(buffer, start, to, this.#frameRawBytes - this.#used - (start - this.#run));
+      if (position === start) position = this.#line(buffer, start, parser);
       if (this.#used + (position - this.#run) >= this.#frameRawBytes) {
         this.flushTo(position);
         this.#endFrame();
@@ -106,6 +111,23 @@ export class PartitionFrames {
     }
     this.flushTo(to);
     this.#source = undefined;
+  }
+
+  /** Parses one line. @returns the position of the next. */
+  #line(buffer: Buffer, start: number, parser: RowParser): number {
+    const end = parser.parse(buffer, start);
+    const crlf = buffer[end] === CR;
+    const next = end + (crlf ? 2 : 1);
+    if (this.#dropped) {
+      this.#dropped = false;
+      this.flushTo(start);
+      this.#run = next;
+    } else if (crlf) {
+      this.flushTo(end);
+      this.#frame[this.#used++] = LF;
+      this.#run = next;
+    }
+    return next;
   }
 
   /** Adds one row from any buffer: its bytes [from, to), without line end. Adjacent rows are copied at once. */
@@ -144,25 +166,35 @@ export class PartitionFrames {
     this.#run = position;
   }
 
-  /** Counts a row. Times need not rise with the ids, so the facts hold the smallest and the largest. */
+  /** Counts a row. */
   row(id: number, ms: number): void {
+    this.#count(1, id, id, ms, ms);
+  }
+
+  /** Counts rows that follow each other. */
+  add({ rows, firstId, lastId, leastMs, mostMs }: ScannedRows): void {
+    this.#count(rows, firstId, lastId, leastMs, mostMs);
+  }
+
+  /** Times need not rise with the ids, so the facts hold the smallest and the largest. */
+  #count(rows: number, firstId: number, lastId: number, leastMs: number, mostMs: number): void {
     if (this.#rows === 0) {
-      this.#firstId = id;
-      this.#firstMs = ms;
-      this.#lastMs = ms;
+      this.#firstId = firstId;
+      this.#firstMs = leastMs;
+      this.#lastMs = mostMs;
     }
     if (this.#frameRows === 0) {
-      this.#frameFirstId = id;
-      this.#frameFirstMs = ms;
-      this.#frameLastMs = ms;
+      this.#frameFirstId = firstId;
+      this.#frameFirstMs = leastMs;
+      this.#frameLastMs = mostMs;
     }
-    if (ms < this.#firstMs) this.#firstMs = ms;
-    if (ms > this.#lastMs) this.#lastMs = ms;
-    if (ms < this.#frameFirstMs) this.#frameFirstMs = ms;
-    if (ms > this.#frameLastMs) this.#frameLastMs = ms;
-    this.#lastId = id;
-    this.#rows++;
-    this.#frameRows++;
+    if (leastMs < this.#firstMs) this.#firstMs = leastMs;
+    if (mostMs > this.#lastMs) this.#lastMs = mostMs;
+    if (leastMs < this.#frameFirstMs) this.#frameFirstMs = leastMs;
+    if (mostMs > this.#frameLastMs) this.#frameLastMs = mostMs;
+    this.#lastId = lastId;
+    this.#rows += rows;
+    this.#frameRows += rows;
   }
 
   /** Omits the row that is being parsed from the frame. */
