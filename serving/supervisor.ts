@@ -100,7 +100,7 @@ export class Supervisor implements AsyncDisposable {
       const startedAt = performance.now();
       const started = this.#fork(number);
       this.#running.set(number, started);
-      this.#record();
+      void this.#record();
       const [code, signal] = await started.ended;
       this.#running.delete(number);
       if (this.#stop.signal.aborted) return;
@@ -177,7 +177,9 @@ export class Supervisor implements AsyncDisposable {
     if (!isHeld || !this.#port) this.#port = this.#freePort();
     try {
       this.#found = await this.#port;
-      this.#record();
+      // On record before it listens, so that a later start finds it even if it hangs right afterwards.
+      await this.#record();
+      if (this.#running.get(to.number) !== to) return;
       to.outbox.send({ kind: 'port', port: this.#found });
     } catch (error) {
       this.#url.reject(error);
@@ -193,24 +195,24 @@ export class Supervisor implements AsyncDisposable {
   async #freePort(): Promise<number> {
     const { settings, holders } = this.#needs;
     const server = createServer();
-    await listenOnFree(server, settings.SVC_HTTP_HOST, this.#found ?? settings.SVC_HTTP_PORT, holders);
-    const { port } = server.address() as AddressInfo;
+    const port = this.#found ?? settings.SVC_HTTP_PORT;
+    await listenOnFree(server, settings.SVC_HTTP_HOST, port, settings.SVC_HTTP_PORT === 0 ? undefined : holders);
+    const { port: free } = server.address() as AddressInfo;
     server.close();
     await once(server, 'close');
-    return port;
+    return free;
   }
 
   /** Records every process that may hold the port, this one included. */
-  #record(): void {
+  async #record(): Promise<void> {
     const { settings, parent, holders } = this.#needs;
     const port = this.#found;
     // After 0, any free port, nobody wants that one again.
     if (port === undefined || settings.SVC_HTTP_PORT === 0) return;
-    this.#recording = this.#recording.then(() => {
-      const pids = [...this.#running.values()].flatMap(({ worker }) => worker.process.pid ?? []);
-      const supervised = pids.map((pid) => ({ pid, supervisor: process.pid }));
-      return holders.record(port, [{ pid: process.pid, supervisor: parent }, ...supervised]);
-    });
+    const pids = [...this.#running.values()].flatMap(({ worker }) => worker.process.pid ?? []);
+    const supervised = pids.map((pid) => ({ pid, supervisor: process.pid }));
+    this.#recording = holders.record(port, [{ pid: process.pid, supervisor: parent }, ...supervised]);
+    await this.#recording;
   }
 
   async #end(started: Process): Promise<void> {

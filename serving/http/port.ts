@@ -1,5 +1,6 @@
 /** The port of the service: a free one is taken, and one that a process of a supervisor that is gone still holds is taken back. */
-import { readFile } from 'node:fs/promises';
+import { once } from 'node:events';
+import { readFile, rm } from 'node:fs/promises';
 import type { Server } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -34,27 +35,36 @@ interface Pids {
   readonly supervisor?: number;
 }
 
-/** The holder of these numbers: none if the process has ended. A supervisor that has ended is on record as one that is gone. */
+/** The holder of these numbers; none if the process has ended. */
 function holderOf({ pid, supervisor }: Pids): Holder[] {
   const held = processRef(pid);
   if (!held) return [];
   if (supervisor === undefined) return [{ process: held }];
-  return [{ process: held, supervisor: processRef(supervisor) ?? { pid: supervisor, identity: 'gone' } }];
+  // One that cannot be looked at is not taken for one that is gone.
+  const isGone = pid === process.pid && supervisor !== process.ppid;
+  return [
+    {
+      process: held,
+      supervisor: processRef(supervisor) ?? (isGone ? { pid: supervisor, identity: 'gone' } : undefined),
+    },
+  ];
 }
 
-/** Which processes listen on a port, in a file of the state folder for each port. */
+/** Which processes listen on a port or are about to, in a file of the state folder for each port. */
 export class PortHolders {
   readonly #folder: string;
   readonly #supervisor: number | undefined;
   readonly #log: Logger;
-  /** The port of the last claim. */
-  #claimed: number | undefined;
-  /** Writes the record once more, where it could not be written. */
-  #again: NodeJS.Timeout | undefined;
+  /** The port that this process claims, and who else was on record for it then. */
+  #claimed: { readonly port: number; readonly others: readonly Holder[] } | undefined;
   /** Since when this process waits for others to leave its port. */
   #waitsSince: number | undefined;
   /** Since when they have ended. */
   #goneSince: number | undefined;
+  /** What is still to be written; a later record replaces an earlier one. */
+  #unwritten: { readonly port: number; readonly holders: readonly Holder[] } | undefined;
+  #writing = Promise.resolve();
+  #again: NodeJS.Timeout | undefined;
 
   /** @param deps.supervisor who restarts this process */
   constructor(deps: { readonly stateDir: string; readonly supervisor: number | undefined; readonly log: Logger }) {
@@ -65,12 +75,28 @@ export class PortHolders {
 
   #path = (port: number) => join(this.#folder, `http-${port}.json`);
 
-  /** Adds this process to those on record, once and before it listens: so it is found even if it stands still right afterwards. */
+  /** Adds this process to those on record, before it listens, so that it is found even if it hangs right afterwards. */
   async claim(port: number): Promise<void> {
-    if (this.#claimed === port) return;
-    this.#claimed = port;
-    const own = holderOf({ pid: process.pid, supervisor: this.#supervisor });
-    await this.#write(port, [...(await this.#read(port)), ...own]);
+    if (this.#claimed?.port === port) return;
+    const others = (await this.#read(port)).filter((one) => one.process.pid !== process.pid);
+    this.#claimed = { port, others };
+    this.#waitsSince = undefined;
+    this.#goneSince = undefined;
+    await this.#write(port, [
+      ...others.filter((one) => isAlive(one.process)),
+      ...holderOf({ pid: process.pid, supervisor: this.#supervisor }),
+    ]);
+  }
+
+  /** Takes this process off the record of a port that it did not get. */
+  async release(): Promise<void> {
+    if (!this.#claimed) return;
+    const { port, others } = this.#claimed;
+    this.#claimed = undefined;
+    await this.#write(
+      port,
+      others.filter((one) => isAlive(one.process)),
+    );
   }
 
   /** Records who listens on the port, and nobody else. */
@@ -78,28 +104,41 @@ export class PortHolders {
     await this.#write(port, pids.flatMap(holderOf));
   }
 
-  /** Without the record a later start only says that the port is taken, so a full disk is tried again until there is room. */
-  async #write(port: number, holders: readonly Holder[]): Promise<void> {
+  #write(port: number, holders: readonly Holder[]): Promise<void> {
+    this.#unwritten = { port, holders };
     clearTimeout(this.#again);
+    this.#writing = this.#writing.then(() => this.#writeLatest());
+    return this.#writing;
+  }
+
+  /** Without the record a later start only says that the port is taken, so a write that a full disk refused is tried again. */
+  async #writeLatest(): Promise<void> {
+    const latest = this.#unwritten;
+    if (!latest) return;
+    const { port, holders } = latest;
     try {
-      await writeAtomic(this.#path(port), JSON.stringify(holders), 0o644);
+      if (holders.length > 0) await writeAtomic(this.#path(port), JSON.stringify(holders), 0o644);
+      else await rm(this.#path(port), { force: true });
+      if (this.#unwritten === latest) this.#unwritten = undefined;
       this.#again = undefined;
     } catch (error) {
       const fault = String(error);
-      if (this.#again === undefined) {
+      if (!this.#again)
         this.#log.warn({ port, fault }, 'the process is not recorded yet as the one that holds its port');
-      }
-      this.#again = setTimeout(() => this.#write(port, holders), AGAIN_MS).unref();
+      this.#again = setTimeout(() => {
+        this.#writing = this.#writing.then(() => this.#writeLatest());
+      }, AGAIN_MS).unref();
     }
   }
 
   /**
-   * Waits a moment for processes whose supervisor is gone to leave the port, and kills those that do not: two services
+   * Waits a moment for processes whose supervisor is gone to leave the claimed port, and kills those that do not: two services
    * cannot share a port, and nobody else would end them.
    * @returns whether to try the port again
    */
-  async takeBack(port: number): Promise<boolean> {
-    const orphans = (await this.#read(port)).filter(({ supervisor }) => supervisor && !isAlive(supervisor));
+  async takeBack(): Promise<boolean> {
+    const { port, others } = this.#claimed!;
+    const orphans = others.filter(({ supervisor }) => supervisor && !isAlive(supervisor));
     if (orphans.length === 0) return false;
     const now = performance.now();
     this.#waitsSince ??= now;
@@ -150,8 +189,12 @@ export async function listenOnFree(
       return;
     } catch (cause) {
       const isTaken = (cause as NodeJS.ErrnoException).code === 'EADDRINUSE';
-      if (isTaken && (await holders?.takeBack(candidate))) candidate--;
-      else if (!isTaken || candidate >= last) {
+      if (isTaken && (await holders?.takeBack())) {
+        candidate--;
+        continue;
+      }
+      await holders?.release();
+      if (!isTaken || candidate >= last) {
         const other = isTaken ? '; another program does: choose another SVC_HTTP_PORT' : '';
         const message = `The service cannot listen on ${host}, port ${candidate}${other}`;
         throw new TidemarkError('CONFIGURATION_INVALID', message, { cause });
@@ -161,11 +204,7 @@ export async function listenOnFree(
 }
 
 async function listenOn(server: Server, host: string, port: number): Promise<void> {
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen(port, host, () => {
-      server.off('error', reject);
-      resolve();
-    });
-  });
+  server.listen(port, host);
+  // Rejects at `error`.
+  await once(server, 'listening');
 }
