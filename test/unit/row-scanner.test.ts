@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
-import { MAX_SYMBOL_BYTES, RowScanner } from '../../pipelines/sources/trades/row-scanner.ts';
+import { RowScanner } from '../../pipelines/sources/trades/row-scanner.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import { ExactTotal } from '../../shared/proof/row-facts.ts';
 import { RowHasher } from '../../shared/proof/row-hash.ts';
@@ -202,8 +202,7 @@ test('decoders that take turns do not see the rows or symbols of each other', ()
   }
 });
 
-test('sums of large values are exact', () => {
-  // Units just below 2^51 in most rows of a scan: their sum is just below 2^63.
+test('sums of values beyond 2^53 are exact', () => {
   const lines = Array.from({ length: 4096 }, (_, id) => EXCHANGE_A.row(id + 1, { 1: '22517998.13685247' }));
   const buffer = Buffer.from(lines.map((line) => `${line}\n`).join(''));
   const scanner = new RowScanner();
@@ -216,7 +215,14 @@ test('sums of large values are exact', () => {
   expect(total.toString()).toBe(String(4096n * 2251799813685247n));
 });
 
-test('a symbol that the memory has no room for is refused', () => {
-  expect(() => new RowScanner('X'.repeat(MAX_SYMBOL_BYTES))).not.toThrow();
-  expect(() => new RowScanner('X'.repeat(MAX_SYMBOL_BYTES + 1))).toThrow(/at most 64 bytes/);
+test.each([
+  [64, 3],
+  [65, 0],
+])('of a symbol of %i bytes %i rows are scanned: a longer one leaves them to the decoder', (length, rows) => {
+  const symbol = 'X'.repeat(length);
+  const lines = usualRows(EXCHANGE_B, 3).map((line) => `${line.replace('BTC-USDT', symbol)}\n`);
+  const buffer = Buffer.from(lines.join(''));
+  const { fromMs, toMs } = EXCHANGE_B;
+  const end = new RowScanner(symbol).scanB(buffer, 0, buffer.length, buffer.length, -1, fromMs, toMs, false);
+  expect(end).toBe((buffer.length * rows) / 3);
 });

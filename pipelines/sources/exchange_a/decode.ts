@@ -1,7 +1,7 @@
 /**
  * Decodes exchange A's trade files: `id, price, qty, quote_qty, time, is_buyer_maker, is_best_match`, normally without
  * a header. The decoder validates every row and folds it into the facts that its partition is proved against. The log
- * receives the row's own bytes. This is the publisher's hot loop.
+ * receives the row's own bytes. The scanner (trades/row-scanner.ts) takes most rows.
  * Accepts LF and CRLF line ends, a byte order mark and a header row. Refuses anything else that is not a row.
  */
 

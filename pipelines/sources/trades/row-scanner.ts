@@ -3,7 +3,6 @@
  * RowReader takes. A scan ends before the first row that is not as usual, or is at fault: the decoder reads that one.
  */
 import { readFileSync } from 'node:fs';
-import { assert } from '../../../shared/errors.ts';
 import type { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import type { RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { ScannedRows } from './partition-frames.ts';
@@ -29,9 +28,10 @@ const LF = 10;
 const PAGE_BYTES = 1 << 16;
 /** Rows are copied into the memory so many bytes at a time. */
 const INPUT_BYTES = 1 << 17;
-/** Zeros behind the rows: a scan of a faulty last row reads on for less, because no cell takes a zero. */
+/** Zero bytes behind the rows. Every cell ends at one, and the last column of B at `to`, so that a scan reads on for less than this. */
 const GUARD_BYTES = 1024;
-export const MAX_SYMBOL_BYTES = 64;
+/** What the memory has room for. */
+const MAX_SYMBOL_BYTES = 64;
 /** A scan of fewer rows takes longer than the decoder does. */
 const FEW_ROWS = 8;
 /** Most rows that are left to the decoder after scans of few. */
@@ -98,7 +98,8 @@ export class RowScanner implements ScannedRows {
   /** @param symbol what every row of exchange B or C has */
   constructor(symbol = '') {
     this.#symbol = Buffer.from(symbol);
-    assert(this.#symbol.length <= MAX_SYMBOL_BYTES, `a symbol has at most ${MAX_SYMBOL_BYTES} bytes, not ${symbol}`);
+    // A longer symbol leaves all rows to the decoder.
+    if (this.#symbol.length > MAX_SYMBOL_BYTES) this.#left = Number.POSITIVE_INFINITY;
     memory ??= new ScannerMemory();
     this.#memory = memory;
   }

@@ -132,12 +132,13 @@ function unusualDecimal(from: usize, sum: u64, count: usize, decimals: i32, zero
 
 /** A value as PostgreSQL rounds it. */
 export function rounded(value: f64): u64 {
+  const result = nearest(value);
   // Also where the value is NaN: its rounding was uncertain.
-  if (!(value < EXACT_UNITS)) {
+  if (!(result < EXACT_UNITS)) {
     odd();
     return 0;
   }
-  return <u64>nearest(value);
+  return <u64>result;
 }
 
 /** The float64 nearest to digits x factor / 10^scale; NaN if the rounding is uncertain, as `nearestDouble` of row-reader.ts. */
