@@ -137,7 +137,8 @@ export class PortHolders {
    * @returns whether to try the port again
    */
   async takeBack(): Promise<boolean> {
-    const { port, others } = this.#claimed!;
+    if (!this.#claimed) return false;
+    const { port, others } = this.#claimed;
     const orphans = others.filter(({ supervisor }) => supervisor && !isAlive(supervisor));
     if (orphans.length === 0) return false;
     const now = performance.now();

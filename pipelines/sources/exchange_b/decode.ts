@@ -125,10 +125,9 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
       if (this.#firstId < 0) this.#firstId = scanner.firstId;
       this.#frames.add(scanner);
       scanner.addTo(this.#hasher, [this.#priceTotal, this.#sizeTotal, this.#quoteTotal]);
-      const last = end - 2 < start ? start : Math.max(start, buffer.lastIndexOf(LF, end - 2) + 1);
       this.#last = buffer;
-      this.#lastStart = last;
-      this.#lastLength = end - 1 - last;
+      this.#lastStart = buffer.lastIndexOf(LF, end - 2) + 1;
+      this.#lastLength = end - 1 - this.#lastStart;
     }
     return end;
   }
