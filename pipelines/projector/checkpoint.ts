@@ -8,6 +8,8 @@ import { TidemarkError } from '../../shared/errors.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
+type Checkpoint = Pick<CheckpointRow, 'streamCreated' | 'streamSequence' | 'messageSha256'>;
+
 export interface LogVerdict {
   readonly state: /** Nothing was published and nothing projected. */
     | 'empty'
@@ -41,7 +43,7 @@ export const REWOUND: ReadonlySet<LogVerdict['state']> = new Set([
 export async function logVerdict(
   connection: NatsConnection,
   dataset: DatasetDefinition,
-  checkpoint: CheckpointRow | undefined,
+  checkpoint: Checkpoint | undefined,
 ): Promise<LogVerdict> {
   const manager = await jetstreamManager(connection, { checkAPI: false });
   const info = await streamInfo(manager, dataset.key);
@@ -94,4 +96,19 @@ export async function verifyCheckpoint(
     });
   }
   return { streamCreated, sequence: checkpoint?.streamSequence ?? 0 };
+}
+
+/**
+ * Requires that the log still holds a message that was read. @throws TidemarkError LOG_UNAVAILABLE otherwise: the reader begins
+ * anew, and compares the log with its checkpoint.
+ */
+export async function requireLogged(
+  connection: NatsConnection,
+  dataset: DatasetDefinition,
+  message: Checkpoint,
+): Promise<void> {
+  const { state, finding } = await logVerdict(connection, dataset, message);
+  if (!REWOUND.has(state)) return;
+  const what = `The log of ${dataset.key} was replaced while it was read (${finding}); it is compared with its checkpoint again`;
+  throw new TidemarkError('LOG_UNAVAILABLE', what);
 }

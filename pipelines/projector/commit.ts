@@ -29,6 +29,8 @@ export interface Position {
   readonly streamCreated: Date;
   readonly sequence: number;
   readonly messageSha256: string;
+  /** @throws TidemarkError LOG_UNAVAILABLE when the log no longer holds the message */
+  confirm(): Promise<void>;
 }
 
 /** Rebuilds the dirty buckets, after the catalog lists the partitions as proved. */
@@ -295,11 +297,16 @@ async function endAttempts(
   );
 }
 
+/**
+ * Moves the checkpoint, in the transaction whose effect it records. The log is asked once more: it may have been restored to an
+ * earlier point since it was read, and `recover`, which locks the coverage as proofs do, has nothing to correct before the commit.
+ */
 export async function moveCheckpoint(
   client: ClientBase,
   dataset: DatasetDefinition,
   position: Position,
 ): Promise<void> {
+  await position.confirm();
   await client.query(
     `insert into checkpoints (dataset_id, stream_created, stream_sequence, message_sha256) values ($1, $2, $3, $4)
      on conflict (dataset_id) do update set stream_created = excluded.stream_created,

@@ -19,7 +19,7 @@ import { describeDiscrepancies, type PartitionRef, type Recount } from '../../sh
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Projection } from '../rows/binary-copy.ts';
 import { Batch, type Fault } from './batch.ts';
-import { verifyCheckpoint } from './checkpoint.ts';
+import { requireLogged, verifyCheckpoint } from './checkpoint.ts';
 import { ensureAlignedChunks } from './chunks.ts';
 import { type Position, writeProved, writeQuarantined } from './commit.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
@@ -455,12 +455,12 @@ export class LoadSession {
     await this.#transaction.undo();
   }
 
-  position(message: JsMsg): Position {
-    return {
-      streamCreated: this.#streamCreated,
-      sequence: message.seq,
-      messageSha256: createHash('sha256').update(message.data).digest('hex'),
-    };
+  position({ seq: sequence, data }: JsMsg): Position {
+    const { connection, dataset } = this.#needs;
+    const messageSha256 = createHash('sha256').update(data).digest('hex');
+    const streamCreated = this.#streamCreated;
+    const message = { streamCreated, streamSequence: sequence, messageSha256 };
+    return { streamCreated, sequence, messageSha256, confirm: () => requireLogged(connection, dataset, message) };
   }
 
   advance(message: JsMsg): void {

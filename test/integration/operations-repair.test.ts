@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Catalog } from '../../shared/db/catalog.ts';
+import { connect } from '../../shared/db/connect.ts';
 import { decodeMessage } from '../../shared/frame/codec.ts';
 import { parseManifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
@@ -330,6 +331,47 @@ describe('stores restored to different points', () => {
     ).toEqual(lost);
     expect((await system.reingest(lost[0], lost.at(-1)!, 'the log lost it')).exit).toBe(0);
     expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+  });
+
+  // `recover` ran before the commit, found nothing to correct, and the next start refused the log again.
+  test('a log that was restored during a proof is not committed as projected: what it holds is projected', async () => {
+    await using own = await System.create();
+    for (const index of [0, 1]) {
+      const content = {
+        day: DAYS[index],
+        rows: ROWS,
+        seed: index + 1,
+        firstId: 1 + index * ROWS,
+        timeUnit: 'ms',
+      } as const;
+      await writeDocument(own.vendor, DAYS[index], csvOf(content));
+    }
+    expect((await own.backfill(DAYS[0], DAYS[0])).exit).toBe(0);
+    const kept = await own.log();
+    await using holding = await connect({ url: own.env.databaseUrl, name: 'test of a restored log' });
+    await holding.query('begin; select from coverage for update');
+    const running = own.begin(['backfill', DATASET, '--from', DAYS[0], '--to', DAYS[1]]);
+    const waits = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+      and application_name like 'tidemark projector%'`;
+    await eventually(async () => (await own.rows(waits)).length === 1, 'the projector waits for the coverage');
+    await using connection = await connectNats(own.env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    const { config } = await manager.streams.info(DATASET);
+    await manager.streams.delete(DATASET);
+    const { created } = await manager.streams.add(config);
+    for (const { subject, data } of kept) await jetstream(connection).publish(subject, data);
+    // A copy of its files keeps the time that the stream was made at.
+    await own.client.query('update checkpoints set stream_created = $1', [created]);
+    await holding.query('rollback');
+    await eventually(async () => (await own.rows(waits)).length === 0, 'the projector goes on');
+    running.stop();
+    await running.done;
+    expect(await own.rows(`select partition_key as day from partitions where state = 'proved'`)).toEqual([
+      { day: DAYS[0] },
+    ]);
+    expect(await own.rows('select stream_sequence from checkpoints')).toEqual([{ stream_sequence: `${kept.length}` }]);
+    expect((await own.backfill(DAYS[0], DAYS[1])).json).toMatchObject({ ok: true, proved: 1 });
+    expect((await own.run(['verify', DATASET, '--deep'])).exit).toBe(0);
   });
 
   // The checkpoint went to the end of what was published since, which then nobody projected: every command waited for it.
