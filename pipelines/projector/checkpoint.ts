@@ -107,8 +107,7 @@ export async function requireLogged(
   dataset: DatasetDefinition,
   message: Checkpoint,
 ): Promise<void> {
-  const { state, finding } = await logVerdict(connection, dataset, message);
-  if (!REWOUND.has(state)) return;
-  const what = `The log of ${dataset.key} was replaced while it was read (${finding}); it is compared with its checkpoint again`;
-  throw new TidemarkError('LOG_UNAVAILABLE', what);
+  if (!REWOUND.has((await logVerdict(connection, dataset, message)).state)) return;
+  const what = `The log of ${dataset.key} no longer holds message ${message.streamSequence}, which was read from it`;
+  throw new TidemarkError('LOG_UNAVAILABLE', `${what}; it is compared with its checkpoint again`);
 }

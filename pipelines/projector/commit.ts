@@ -181,6 +181,7 @@ export async function writeQuarantined(
   // No rows are stored, so times would make a later deletion look for rows that do not exist.
   const times: Partial<TimeWindow> = span ? {} : { fromMs: manifest.from_ms, toMs: manifest.to_ms };
   await client.query('begin');
+  await lockCoverage(client, dataset);
   // A proved partition stays served when a revision of it fails.
   const changed = await client.query(
     `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, manifest,
@@ -225,6 +226,7 @@ export async function writeRefused(
   position: Position,
 ): Promise<void> {
   await client.query('begin');
+  await lockCoverage(client, dataset);
   if (late) {
     await record(client, dataset, manifest.partition, 'late_arrival_refused', reason, {
       attempt: manifest.attempt,
@@ -298,8 +300,8 @@ async function endAttempts(
 }
 
 /**
- * Moves the checkpoint, in the transaction whose effect it records. The log is asked once more: it may have been restored to an
- * earlier point since it was read, and `recover`, which locks the coverage as proofs do, has nothing to correct before the commit.
+ * Moves the checkpoint, in the transaction whose effect it records and that locks the coverage, as `recover` does. The log is asked
+ * once more: it may have lost its tail since it was read, and a `recover` before this commit could not see this checkpoint.
  */
 export async function moveCheckpoint(
   client: ClientBase,
@@ -338,6 +340,14 @@ export interface Skipping {
 /** States of an attempt that never change again. */
 export const ENDED: ReadonlySet<AttemptRow['state']> = new Set(['proved', 'quarantined', 'refused']);
 
+/** Moves the checkpoint past messages without an effect. */
+async function skipTo(client: Client, dataset: DatasetDefinition, position: Position): Promise<void> {
+  await client.query('begin');
+  await lockCoverage(client, dataset);
+  await moveCheckpoint(client, dataset, position);
+  await client.query('commit');
+}
+
 /** Records the end of a skipped attempt, whose manifest has arrived, and moves the checkpoint in any case. */
 export async function endSkipped(
   client: Client,
@@ -351,7 +361,7 @@ export async function endSkipped(
   // The checkpoint was lost and the attempt is read a second time: its recorded end stays, however it began this time.
   const recorded = await catalog.attempt(dataset, name.partition, name.attempt);
   if (why === 'ended' || (recorded && ENDED.has(recorded.state))) {
-    await moveCheckpoint(client, dataset, position);
+    await skipTo(client, dataset, position);
     return;
   }
   if (why === 'proved') {
@@ -359,7 +369,7 @@ export async function endSkipped(
     const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
     // The checkpoint was lost and the proved attempt is read a second time.
     if (known?.attempt === name.attempt && differing.length === 0) {
-      await moveCheckpoint(client, dataset, position);
+      await skipTo(client, dataset, position);
       return;
     }
     const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;

@@ -40,14 +40,9 @@ function holderOf({ pid, supervisor }: Pids): Holder[] {
   const held = processRef(pid);
   if (!held) return [];
   if (supervisor === undefined) return [{ process: held }];
-  // One that cannot be looked at is not taken for one that is gone.
+  // Only of itself does a process know it: a supervisor that cannot be looked at need not be gone.
   const isGone = pid === process.pid && supervisor !== process.ppid;
-  return [
-    {
-      process: held,
-      supervisor: processRef(supervisor) ?? (isGone ? { pid: supervisor, identity: 'gone' } : undefined),
-    },
-  ];
+  return [{ process: held, supervisor: isGone ? { pid: supervisor, identity: 'gone' } : processRef(supervisor) }];
 }
 
 /** Which processes listen on a port or are about to, in a file of the state folder for each port. */
@@ -61,8 +56,8 @@ export class PortHolders {
   #waitsSince: number | undefined;
   /** Since when they have ended. */
   #goneSince: number | undefined;
-  /** What is still to be written; a later record replaces an earlier one. */
-  #unwritten: { readonly port: number; readonly holders: readonly Holder[] } | undefined;
+  /** What is still to be written, by port; a later record replaces an earlier one. */
+  readonly #unwritten = new Map<number, readonly Holder[]>();
   #writing = Promise.resolve();
   #again: NodeJS.Timeout | undefined;
 
@@ -91,12 +86,11 @@ export class PortHolders {
   /** Takes this process off the record of a port that it did not get. */
   async release(): Promise<void> {
     if (!this.#claimed) return;
-    const { port, others } = this.#claimed;
+    const { port } = this.#claimed;
     this.#claimed = undefined;
-    await this.#write(
-      port,
-      others.filter((one) => isAlive(one.process)),
-    );
+    // Read anew: whoever has the port may have recorded itself since.
+    const others = (await this.#read(port)).filter((one) => one.process.pid !== process.pid && isAlive(one.process));
+    await this.#write(port, others);
   }
 
   /** Records who listens on the port, and nobody else. */
@@ -105,30 +99,29 @@ export class PortHolders {
   }
 
   #write(port: number, holders: readonly Holder[]): Promise<void> {
-    this.#unwritten = { port, holders };
-    clearTimeout(this.#again);
+    this.#unwritten.set(port, holders);
     this.#writing = this.#writing.then(() => this.#writeLatest());
     return this.#writing;
   }
 
   /** Without the record a later start only says that the port is taken, so a write that a full disk refused is tried again. */
   async #writeLatest(): Promise<void> {
-    const latest = this.#unwritten;
-    if (!latest) return;
-    const { port, holders } = latest;
-    try {
-      if (holders.length > 0) await writeAtomic(this.#path(port), JSON.stringify(holders), 0o644);
-      else await rm(this.#path(port), { force: true });
-      if (this.#unwritten === latest) this.#unwritten = undefined;
-      this.#again = undefined;
-    } catch (error) {
-      const fault = String(error);
-      if (!this.#again)
-        this.#log.warn({ port, fault }, 'the process is not recorded yet as the one that holds its port');
-      this.#again = setTimeout(() => {
-        this.#writing = this.#writing.then(() => this.#writeLatest());
-      }, AGAIN_MS).unref();
+    clearTimeout(this.#again);
+    for (const [port, holders] of this.#unwritten) {
+      try {
+        if (holders.length > 0) await writeAtomic(this.#path(port), JSON.stringify(holders), 0o644);
+        else await rm(this.#path(port), { force: true });
+        if (this.#unwritten.get(port) === holders) this.#unwritten.delete(port);
+      } catch (error) {
+        const fault = String(error);
+        if (!this.#again) this.#log.warn({ port, fault }, 'who holds the port is not on record yet');
+      }
     }
+    this.#again = undefined;
+    if (this.#unwritten.size === 0) return;
+    this.#again = setTimeout(() => {
+      this.#writing = this.#writing.then(() => this.#writeLatest());
+    }, AGAIN_MS).unref();
   }
 
   /**
@@ -157,7 +150,10 @@ export class PortHolders {
     }
     const pids = left.map(({ process }) => process.pid);
     this.#log.warn({ port, pids: pids.join(' ') }, 'killing the HTTP processes that an earlier start left on the port');
-    const ends = left.map(({ process }) => endProcess(process, [{ signal: 'SIGKILL', waitMs: KILLED_MS }]));
+    // One that may not be killed keeps the port.
+    const ends = left.map(({ process }) =>
+      endProcess(process, [{ signal: 'SIGKILL', waitMs: KILLED_MS }]).catch(() => false),
+    );
     return (await Promise.all(ends)).every(Boolean);
   }
 

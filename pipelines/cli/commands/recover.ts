@@ -80,6 +80,18 @@ export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
   return { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() };
 }
 
+/** The plan after any commit of a projector that is under way: it may move the checkpoint. */
+async function planAfterCommits(needs: RecoverNeeds): Promise<RecoveryPlan> {
+  const { client, dataset } = needs;
+  await client.query('begin');
+  try {
+    await lockCoverage(client, dataset);
+    return await recoveryPlan(needs);
+  } finally {
+    await client.query('rollback').catch(() => {});
+  }
+}
+
 /**
  * Sets the checkpoint to where both stores agree, in one transaction with a ledger entry; the projector continues from
  * there.
@@ -199,7 +211,7 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
   const plans: RecoveryPlan[] = [];
   for (const dataset of datasets) {
     const needs = { client, connection, dataset };
-    const plan = await recoveryPlan(needs);
+    const plan = await (dryRun ? recoveryPlan(needs) : planAfterCommits(needs));
     if (dryRun || !REWOUND.has(plan.verdict)) {
       plans.push(plan);
       continue;
