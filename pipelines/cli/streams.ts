@@ -11,7 +11,7 @@ import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { CHANGES_STREAM, ensureStream, messageAt, streamInfo, streamOptions } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { verifyCheckpoint } from '../projector/checkpoint.ts';
+import { verifyCheckpoint } from '../projector/log-reader.ts';
 import { ProjectorWatch } from '../publisher/await-proof.ts';
 import { fedDatasets } from '../sources/index.ts';
 import type { Context } from './context.ts';

@@ -19,11 +19,11 @@ import { describeDiscrepancies, type PartitionRef, type Recount } from '../../sh
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Projection } from '../rows/binary-copy.ts';
 import { Batch, type Fault } from './batch.ts';
-import { requireLogged, verifyCheckpoint } from './checkpoint.ts';
 import { ensureAlignedChunks } from './chunks.ts';
 import { type Position, writeProved, writeQuarantined } from './commit.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { dataFault, manifestDiscrepancies, outsidePartition } from './faults.ts';
+import { requireLogged, verifyCheckpoint } from './log-reader.ts';
 import { PartitionLoad } from './partition-load.ts';
 import { deleteReplacedRows, deleteSampleRows } from './retract.ts';
 import type { AttemptId } from './state.ts';

@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { sha256OfFile } from '../../pipelines/sources/documents/local.ts';
+import { sha256OfFile } from '../../pipelines/sources/documents/locations.ts';
 import { ROOT } from '../support/command.ts';
 import { given } from '../support/given.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';

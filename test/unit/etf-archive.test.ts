@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
 import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
-import { localBytes } from '../../pipelines/sources/documents/local.ts';
+import { localBytes } from '../../pipelines/sources/documents/locations.ts';
 import { archivedDocuments } from '../../pipelines/sources/etf/captures.ts';
 import { FiledBefore } from '../../pipelines/sources/etf/fetch.ts';
 import { faultOf } from '../support/faults.ts';

@@ -16,7 +16,7 @@ import { RunRecorder } from '../../../shared/db/runs.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
 import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { type LogVerdict, logVerdict, REWOUND } from '../../projector/checkpoint.ts';
+import { type LogVerdict, logVerdict, REWOUND } from '../../projector/log-reader.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';

@@ -9,7 +9,7 @@ import { loadSettings } from '../../../shared/config/load.ts';
 import { SETTINGS, type Setting } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
-import { sha256OfFile } from '../../sources/documents/local.ts';
+import { sha256OfFile } from '../../sources/documents/locations.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { feedOf, feeds } from '../../sources/index.ts';
 

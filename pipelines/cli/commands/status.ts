@@ -16,7 +16,7 @@ import {
   readLakes,
   readProofLog,
 } from '../../../shared/status/collect.ts';
-import { verifyCheckpoint } from '../../projector/checkpoint.ts';
+import { verifyCheckpoint } from '../../projector/log-reader.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';

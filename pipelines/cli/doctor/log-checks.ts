@@ -6,7 +6,7 @@ import { connectNats, type NatsConnection } from '../../../shared/nats/connect.t
 import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
 import { isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { logVerdict, REWOUND } from '../../projector/checkpoint.ts';
+import { logVerdict, REWOUND } from '../../projector/log-reader.ts';
 import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
 /** No stream ever has this name, so the probing requests have no effect even if they are allowed. */

@@ -12,8 +12,7 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { type Backoff, type Reply, type RequestOptions, requestDocument, withAttempts } from './http.ts';
-import { localDocument, localText } from './local.ts';
-import { displayUrl, documentName } from './locations.ts';
+import { displayUrl, documentName, localDocument, localText } from './locations.ts';
 
 const PREFIX = 'spool';
 const SUFFIX = '.part';

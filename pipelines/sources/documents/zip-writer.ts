@@ -8,7 +8,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { crc32, createDeflateRaw } from 'node:zlib';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { sha256OfFile } from './local.ts';
+import { sha256OfFile } from './locations.ts';
 
 export interface ZipContent {
   readonly path: string;

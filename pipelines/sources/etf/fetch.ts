@@ -7,8 +7,7 @@ import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_met
 import { captureKey } from '../../../shared/registry/keys.ts';
 import type { ArchivedFetch, DocumentArchive, Fetch } from '../documents/document-archive.ts';
 import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
-import { localBytes } from '../documents/local.ts';
-import { displayUrl } from '../documents/locations.ts';
+import { displayUrl, localBytes } from '../documents/locations.ts';
 import type { DocumentRequest, OpenedDocument, Source, SourceCheck } from '../feed-types.ts';
 import { RecordFrames } from '../record-frames.ts';
 import type { PageBrowser } from './browser.ts';
