@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { requireLogged } from '../../pipelines/projector/log-reader.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { decodeMessage } from '../../shared/frame/codec.ts';
@@ -11,6 +12,7 @@ import { parseManifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
+import { faultOf } from '../support/faults.ts';
 import { attemptOf, publish } from '../support/forged-attempts.ts';
 import { openLake, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
@@ -304,6 +306,9 @@ describe('stores restored to different points', () => {
   ] as const)('%s, a log %s: recover says what is lost, and reingest puts it back', async (verdict, _what, after) => {
     const messages = await system.log();
     await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const dataset = datasetOf(DATASET);
+    const read = async () => (await new Catalog(system.client).checkpoint(dataset))!;
+    await requireLogged(connection, dataset, await read());
     const manager = await jetstreamManager(connection);
     const { config } = await manager.streams.info(DATASET);
     await manager.streams.delete(DATASET);
@@ -320,6 +325,8 @@ describe('stores restored to different points', () => {
       );
     }
     expect(await verdicts()).toEqual([verdict, lost]);
+    // A commit after that loss would move the checkpoint to a message that is gone.
+    await faultOf(requireLogged(connection, dataset, await read()), 'LOG_UNAVAILABLE');
     await readsAll();
     expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
     expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);

@@ -1,9 +1,11 @@
 /** Attempts in the log that are damaged or misleading: found, named, and no more than that day's harm. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connect } from '../../shared/db/connect.ts';
 import type { Json } from '../support/command.ts';
 import { attemptOf, CASES, publish, sealed } from '../support/forged-attempts.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
 import { csvOf, DATASET, DAY_MS, dayNames, System, writeDocument } from '../support/pipeline.ts';
+import { eventually } from '../support/serving.ts';
 
 const ROWS = 200;
 
@@ -192,4 +194,38 @@ describe('an attempt at a range of heights', () => {
     expect(reason).toBe('rows of the partition: expected 2, found 1');
     expect(await system.rows(`select height from ${HEADERS.native.table}`)).toEqual([{ height: '5' }]);
   });
+});
+
+// Without the lock a command that looked at log and checkpoint in between saw a state that the commit changed.
+test('an attempt is quarantined or refused only while nothing else holds the coverage', async () => {
+  await using system = await System.create();
+  const [proved, spoilt] = dayNames('2024-08-01', 2);
+  const csv = csvOf({ day: proved, rows: ROWS, seed: 8, firstId: 1, timeUnit: 'ms' });
+  await writeDocument(system.vendor, proved, csv);
+  expect((await system.backfill(proved, proved)).exit).toBe(0);
+  const quarantined = attemptOf(spoilt, csvOf({ day: spoilt, rows: ROWS, seed: 8, firstId: 201, timeUnit: 'ms' }));
+  quarantined.facts.rows_hash = '17';
+  const late = attemptOf(proved, csvOf({ day: proved, rows: ROWS + 1, seed: 9, firstId: 1, timeUnit: 'ms' }), {
+    attempt: 2,
+  });
+  const same = attemptOf(proved, csv, { attempt: 3 });
+  for (const attempt of [quarantined, late, same]) {
+    const before = await system.rows('select * from checkpoints');
+    await using holding = await connect({ url: system.env.databaseUrl, name: 'test of the coverage' });
+    await holding.query('begin; select from coverage for update');
+    await publish(system.env, attempt);
+    const running = system.begin(['backfill', DATASET, '--from', proved, '--to', proved]);
+    const waits = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+      and application_name like 'tidemark projector%'`;
+    await eventually(async () => (await system.rows(waits)).length === 1, 'the projector waits for the coverage');
+    expect(await system.rows('select * from checkpoints')).toEqual(before);
+    await holding.query('rollback');
+    await running.done;
+  }
+  expect(await system.rows('select partition_key, attempt, state from attempts order by 1, 2')).toEqual([
+    { partition_key: proved, attempt: 1, state: 'proved' },
+    { partition_key: proved, attempt: 2, state: 'refused' },
+    { partition_key: proved, attempt: 3, state: 'refused' },
+    { partition_key: spoilt, attempt: 1, state: 'quarantined' },
+  ]);
 });

@@ -99,19 +99,52 @@ test('a process whose own supervisor is gone does not take itself for an orphan 
   expect(fault.message).toContain('another program does');
 });
 
-test('a process that an earlier start left on the port is killed, and the port is taken', async () => {
+/** A process that listens on a port. */
+async function listener() {
   const script = `require('node:net').createServer().listen(0, '127.0.0.1', function () { console.log(this.address().port) })`;
-  const orphan = spawn(process.execPath, ['-e', script]);
-  const exited = once(orphan, 'exit');
-  const [line] = await once(orphan.stdout, 'data');
-  const port = Number(String(line));
-  await using state = await stateOf(port);
-  state.put([{ process: processRef(orphan.pid!), supervisor: ended() }]);
+  const child = spawn(process.execPath, ['-e', script]);
+  const exited = once(child, 'exit');
+  const [line] = await once(child.stdout, 'data');
+  return { port: Number(String(line)), child, exited, [Symbol.dispose]: () => void child.kill() };
+}
+
+test.each([
+  ['that has ended', ended],
+  ['whose number another process has by now', () => ({ pid: process.ppid, identity: 'another' })],
+])('a process on the port with a supervisor %s is killed, and the port is taken', async (_which, supervisor) => {
+  using orphan = await listener();
+  await using state = await stateOf(orphan.port);
+  state.put([{ process: processRef(orphan.child.pid!), supervisor: supervisor() }]);
   const server = createServer();
-  await listenOnFree(server, '127.0.0.1', port, state.holders(process.ppid));
+  await listenOnFree(server, '127.0.0.1', orphan.port, state.holders(process.ppid));
   server.close();
-  expect(await exited).toEqual([null, 'SIGKILL']);
+  expect(await orphan.exited).toEqual([null, 'SIGKILL']);
   expect(state.recorded()).toContainEqual({ ...own, supervisor: processRef(process.ppid) });
+});
+
+test.each([
+  ['with a supervisor that runs', { supervisor: processRef(process.ppid) }],
+  ['without a supervisor', {}],
+])('a process on the port %s keeps it', async (_which, supervised) => {
+  using other = await listener();
+  await using state = await stateOf(other.port);
+  const holder = { process: processRef(other.child.pid!), ...supervised };
+  state.put([holder]);
+  await faultOf(
+    listenOnFree(createServer(), '127.0.0.1', other.port, state.holders(process.ppid)),
+    'CONFIGURATION_INVALID',
+  );
+  expect([state.recorded(), isAlive(holder.process!)]).toEqual([[holder], true]);
+});
+
+test('a process that leaves a port keeps on record who has recorded itself since', async () => {
+  await using state = await stateOf(1234);
+  const holders = state.holders();
+  await holders.claim(1234);
+  const other = { process: processRef(process.ppid) };
+  state.put([other]);
+  await holders.release();
+  expect(state.recorded()).toEqual([other]);
 });
 
 test('a record that the disk had no room for is written once there is, and a later one is not overwritten by it', async () => {
@@ -129,4 +162,15 @@ test('a record that the disk had no room for is written once there is, and a lat
   await others.record(1235, [{ pid: process.pid }]);
   await delay(1200);
   expect(JSON.parse(readFileSync(join(stateDir, 'none', 'http-1235.json'), 'utf8'))).toEqual([own]);
+});
+
+test('records of two ports that the disk had no room for are both written once there is', async () => {
+  await using folder = await mkdtempDisposable(join(tmpdir(), 'holders-'));
+  const stateDir = join(folder.path, 'later');
+  const holders = new PortHolders({ stateDir, supervisor: undefined, log });
+  const ports = [1234, 1235];
+  for (const port of ports) await holders.record(port, [{ pid: process.pid }]);
+  await mkdir(stateDir);
+  const written = () => ports.every((port) => existsSync(join(stateDir, `http-${port}.json`)));
+  await eventually(() => Promise.resolve(written()), 'both are written');
 });

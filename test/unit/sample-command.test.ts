@@ -123,7 +123,7 @@ describe('the folder', () => {
 
 test('names, days and rows that cannot be are refused before anything is written', async () => {
   const out = newFolder();
-  // A day that ends meanwhile is no longer refused.
+  // If the day ended during the test, the command would accept it.
   const endsInMs = 86_400_000 - (Date.now() % 86_400_000);
   if (endsInMs < 5000) await new Promise((resolve) => setTimeout(resolve, endsInMs));
   const today = new Date().toISOString().slice(0, 10);

@@ -158,7 +158,7 @@ export interface LocalDocument {
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
-  /** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH if the file is no longer the one that was digested. */
+  /** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH if the file changed after its digest was taken. */
   assertUnchanged(): Promise<void>;
 }
 

@@ -28,7 +28,7 @@ const POWERS: StaticArray<f64> = [
 ]; // biome-ignore format: one list
 
 export let isUsual: bool = true;
-/** The last decimal, whose value is digits / 10^scale, and its units: rounded as PostgreSQL does where they are no whole number. */
+/** The last decimal: its value is digits / 10^scale. Where its units are not a whole number, they are rounded as PostgreSQL rounds. */
 export let value: f64 = 0;
 export let units: u64 = 0;
 export let digits: u64 = 0;

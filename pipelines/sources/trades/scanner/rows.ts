@@ -1,8 +1,8 @@
 /**
  * Scans rows of trade files whose cells are written as usual. It is AssemblyScript, which `npm run scanner` compiles to
  * ../row-scanner.wasm; ../row-scanner.ts lays out the memory. A scan ends before the first row that is not as usual, and
- * the vendor's decoder reads that one or refuses it: so there are no errors here, and what a scan takes it must read exactly as
- * the decoder does.
+ * the vendor's decoder reads or refuses that row, so a scan has no errors of its own. A scan must read every row that it takes
+ * exactly as the decoder reads it.
  */
 import {
   byte,
