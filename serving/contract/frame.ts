@@ -24,6 +24,7 @@ import {
   instant,
   MAX_BUCKET_SECONDS,
   objectError,
+  oneOf,
   type Parsed,
   strict,
 } from './shapes.ts';
@@ -68,15 +69,13 @@ const NAME = /^[A-Za-z_][A-Za-z0-9_.-]{0,63}$/;
 const NAME_RULE = 'must be 1 to 64 letters, digits, `_`, `.` or `-`, and not begin with a digit';
 const MAX_AGE_SECONDS = 3660 * 86_400;
 
-const oneOf = (values: readonly string[]) => `must be one of ${values.join(', ')}`;
-
 const column = z.strictObject(
   {
     name: z
       .string({ error: NAME_RULE })
       .regex(NAME, { error: NAME_RULE })
       .meta({ description: 'Its name in the rows.', not: { enum: [FRAME_DATETIME, FRAME_KNOWN_AT] } }),
-    dataset: z.enum(DATASET_KEYS, { error: oneOf(DATASET_KEYS) }),
+    dataset: z.enum(DATASET_KEYS, oneOf(DATASET_KEYS)),
     field: fieldName.meta({
       description:
         'A number, flag or time of the dataset’s native rows, or of its one-second rows if native ones lack it.',
@@ -88,7 +87,7 @@ const column = z.strictObject(
       .optional()
       .meta({ description: 'Clauses that a row must pass. For ETF and macro they name one series.' }),
     aggregate: z
-      .enum(AGGREGATES, { error: oneOf(AGGREGATES) })
+      .enum(AGGREGATES, oneOf(AGGREGATES))
       .optional()
       .meta({ description: 'How the trades of a bucket become one value; default `last`. Only for trades.' }),
     max_age: duration(MAX_AGE_SECONDS)
@@ -237,7 +236,7 @@ function unknownField(dataset: DatasetDefinition, name: string): string {
   const names = frameFields(dataset).map(({ field }) => field.name);
   const meant = closestName(name, names);
   const hint = meant === undefined ? '' : `; did you mean ${meant}?`;
-  return `must be a number, flag or time of ${dataset.key}: ${names.join(', ')}${hint}`;
+  return `must be a number, flag or time of ${dataset.key} that frames have: ${names.join(', ')}${hint}`;
 }
 
 /** What each aggregate takes. */

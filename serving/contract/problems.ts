@@ -80,7 +80,7 @@ export const PROBLEMS = {
   EXPORT_STATUS_ERROR: { status: 503, title: 'The database of exports does not answer', retryAfter: 2 },
   EXPORT_STATUS_METADATA_ERROR: { status: 503, title: 'What is kept of the export cannot be read', retryAfter: 60 },
   EXPORT_ARTIFACT_NOT_READY: { status: 409, title: 'The export has no artifact' },
-  EXPORT_ARTIFACT_SPLIT: { status: 303, title: 'The artifact is several files' },
+  EXPORT_ARTIFACT_SPLIT: { status: 303, title: 'The artifact is split by day' },
   EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact was kept until its time was over' },
   CHANGES_LISTENER_LIMIT_REACHED: { status: 503, title: 'Too many event streams are open', retryAfter: 5 },
   PROOF_LOG_NOT_FOUND: { status: 404, title: 'The proof log has no such file' },

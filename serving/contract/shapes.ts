@@ -42,9 +42,9 @@ export const strict = boolean
 export function integer(min: number, max = MAX_COUNT) {
   const bounds = `${min === -MAX_COUNT ? '' : ` from ${min}`}${max === MAX_COUNT ? '' : ` to ${max}`}`;
   const text = bounds ? `must be an integer${bounds}` : 'must be an integer of at most 53 bits';
-  // JSON has larger integers than a double holds exactly.
+  // JSON has larger integers than a double holds exactly; the parser gives them as a bigint.
   const error = ({ input }: { readonly input?: unknown }) =>
-    typeof input === 'number' && input > MAX_COUNT ? `must be at most ${max}` : text;
+    (typeof input === 'number' || typeof input === 'bigint') && input > MAX_COUNT ? `must be at most ${max}` : text;
   return z.int({ error, abort: true }).min(min, { error }).max(max, { error });
 }
 

@@ -113,12 +113,14 @@ export class ExportStore implements AsyncDisposable {
     /** Undefined: of all keys. */
     readonly apiKey: string | undefined;
     readonly state: ExportState | undefined;
+    /** One that the export reads; a frame may read several. */
     readonly dataset: string | undefined;
     readonly before: string | undefined;
     readonly limit: number;
   }): Promise<ExportRow[]> {
     const { rows } = await this.#pool.query(
-      `select ${COLUMNS} from exports e where ($1::text is null or state = $1) and ($2::int2 is null or dataset_id = $2)
+      `select ${COLUMNS} from exports e where ($1::text is null or state = $1)
+         and ($2::int2 is null or dataset_id = $2 or request -> 'columns' @> jsonb_build_array(jsonb_build_object('dataset', $6::text)))
          and ($3::int8 is null or number < $3) and ($5::text is null or ${API_KEY} = $5) order by number desc limit $4`,
       [
         filter.state,
@@ -126,6 +128,7 @@ export class ExportStore implements AsyncDisposable {
         filter.before,
         filter.limit,
         filter.apiKey,
+        filter.dataset,
       ],
     );
     return rows.map(rowOf);

@@ -82,8 +82,16 @@ export class ClientGone extends Error {
   }
 }
 
-export const strictProblem = (warnings: StrictRefusal['warnings']) =>
-  new Problem('STRICT_MODE_WARNING_FAILURE', warnings.map((warning) => warning.message).join(' '), { warnings });
+/** Of windows that count rows: another moment, or another seed, answers them differently. */
+const ALWAYS_WARNED: ReadonlySet<string> = new Set(['WINDOW_LATEST_ROWS_MUTABLE', 'WINDOW_RANDOM_SAMPLE']);
+
+export function strictProblem(warnings: StrictRefusal['warnings']): Problem {
+  const said = warnings.map(({ message }) => message).join(' ');
+  const remedy = warnings.some(({ code }) => ALWAYS_WARNED.has(code))
+    ? 'Such a window always has a warning: give a window of time, or leave `strict` out.'
+    : 'Leave `strict` out to get the answer with its warnings.';
+  return new Problem('STRICT_MODE_WARNING_FAILURE', `${said} ${remedy}`, { warnings });
+}
 
 /** Each access style has codes of its own for these faults; the other codes are common to all. */
 export type CodePrefix = 'QUERY' | 'HISTORICAL';

@@ -1,6 +1,7 @@
 /** Reads requests: the target of the request line, query parameters, the dataset of the path, and JSON bodies. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { z } from 'zod';
+import { closestName } from '../../shared/nearest.ts';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { type Json, JsonFault, JsonLimit, parseJson } from '../../shared/strict-json.ts';
 import { type ContractFault, MAX_FAULTS, Problem, type ProblemCode } from '../contract/problems.ts';
@@ -81,9 +82,11 @@ export async function discardBody(request: IncomingMessage): Promise<void> {
 /** The dataset of the path. @throws Problem DATASET_NOT_FOUND */
 export function datasetParam(key: string): DatasetDefinition & { readonly key: DatasetKey } {
   const dataset = DATASETS.get(key) as (DatasetDefinition & { readonly key: DatasetKey }) | undefined;
-  if (!dataset)
-    throw new Problem('DATASET_NOT_FOUND', `The path names no dataset. The datasets are ${DATASET_KEYS.join(', ')}.`);
-  return dataset;
+  if (dataset) return dataset;
+  const meant = closestName(key, DATASET_KEYS);
+  const hint = meant === undefined ? '' : ` (did you mean ${meant}?)`;
+  const detail = `The path names no dataset${hint}. The datasets are ${DATASET_KEYS.join(', ')}.`;
+  throw new Problem('DATASET_NOT_FOUND', detail);
 }
 
 /** The schema of a URL without parameters: the service refuses any parameter instead of ignoring it. */

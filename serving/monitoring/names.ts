@@ -79,7 +79,7 @@ export const METRICS = {
     ofProcess: true,
     type: 'counter',
     labels: OF_DATASET,
-    help: 'Rows that became proved since the process started; its rate is rows per second',
+    help: 'Rows that became proved since the first scrape; its rate is rows per second',
   },
   tidemark_partitions: {
     type: 'gauge',

@@ -4,7 +4,7 @@ import { LEAF_KINDS } from '../../shared/proof-log/leaf.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import type { ChangeFeed, Covers } from '../changes/change-feed.ts';
 import { Problem } from '../contract/problems.ts';
-import { parsedText } from '../contract/shapes.ts';
+import { oneOf, parsedText } from '../contract/shapes.ts';
 import { count, textField } from '../discovery/schemas.ts';
 import { answerBytes, DEDICATED } from '../http/answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
@@ -33,7 +33,7 @@ const parameters = z.strictObject({
       description: `Changes after this number; 0, the default, begins with the first, \`${LATEST}\` with the next one.`,
     }),
   dataset: z
-    .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
+    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
     .optional()
     .meta({ description: 'Changes of this dataset, and of the log itself.' }),
   limit: parsedText((text) => {

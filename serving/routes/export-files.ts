@@ -58,7 +58,7 @@ const ROUTES: readonly FileRoute[] = [
       if (split === 'none') return files[0];
       throw new Problem(
         'EXPORT_ARTIFACT_SPLIT',
-        `The artifact consists of ${files.length} files. Read their names from the manifest or the status.`,
+        'The artifact is split by day. Read the names of its files from the manifest or the status.',
         {
           headers: { Location: `${PREFIX}/${exportId}/manifest` },
         },
@@ -67,7 +67,7 @@ const ROUTES: readonly FileRoute[] = [
     problems: ['EXPORT_ARTIFACT_SPLIT'],
     doc: {
       summary: 'The file of an export',
-      doc: 'The service hashes the file before it sends any of it. To resume a download, send `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` returns only size and checksum. For an artifact of several files the answer is 303, and `Location` leads to the manifest, which lists them.',
+      doc: 'The service hashes the file before it sends any of it. To resume a download, send `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` returns only size and checksum. For an artifact that is split by day the answer is 303, and `Location` leads to the manifest, which lists them.',
       content: FILE_TYPES,
     },
   },

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { exportSchema, parseExport, requestDigest } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
-import { parsedText } from '../contract/shapes.ts';
+import { oneOf, parsedText } from '../contract/shapes.ts';
 import { acceptedAnswer, acceptedOf, listAnswer, PREFIX, statusAnswer, statusOf } from '../exports/answers.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
 import { checkFiles, type ExportDirectories, isExportId } from '../exports/files.ts';
@@ -81,7 +81,12 @@ function submitRoute(deps: ExportRouteDeps): Route {
             'EXPORT_AUTH_TOKEN_UNSUPPORTED',
             'An export runs without the caller’s credentials. Leave auth_token out.',
             {
-              errors: [{ pointer: '/auth_token', message: 'is not supported: an export runs without the caller' }],
+              errors: [
+                {
+                  pointer: '/auth_token',
+                  message: 'must be left out: an export runs without the caller’s credentials',
+                },
+              ],
             },
           );
         }
@@ -242,14 +247,11 @@ function parseLimit(value: string): number | undefined {
 const CURSOR_RULE = 'must be the next_cursor of an answer';
 
 const listParameters = z.strictObject({
-  status: z
-    .enum(EXPORT_STATES, { error: `must be one of ${EXPORT_STATES.join(', ')}` })
-    .optional()
-    .meta({ description: 'Exports in this state.' }),
+  status: z.enum(EXPORT_STATES, oneOf(EXPORT_STATES)).optional().meta({ description: 'Exports in this state.' }),
   dataset: z
-    .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
+    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
     .optional()
-    .meta({ description: 'Exports of this dataset.' }),
+    .meta({ description: 'Exports that read this dataset.' }),
   limit: parsedText(parseLimit, `must be a whole number from 1 to ${MAX_PAGE}`).optional().meta({
     type: 'integer',
     minimum: 1,

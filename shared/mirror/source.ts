@@ -249,7 +249,7 @@ class HttpSource implements Source {
 }
 
 /** What a refusal says: code and detail of a problem document, else the beginning of its text. */
-function detailOf(text: string): string {
+export function detailOf(text: string): string {
   try {
     const { code, detail } = JSON.parse(text) as { readonly code?: unknown; readonly detail?: unknown };
     if (typeof code === 'string' && typeof detail === 'string') return `${code}: ${detail}`;

@@ -427,6 +427,8 @@ describe('requests', () => {
     for (const key of ['nonesuch', '__proto__', '%00', 'exchange_a_spot_trades%20']) {
       expect(outcome(await get(`/v1/coverage/${key}?x=1`)), key).toEqual([404, 'DATASET_NOT_FOUND']);
     }
+    const similar = await get(`/v1/coverage/${DATASET.slice(0, -1)}`);
+    expect(similar.json.detail).toContain(`(did you mean ${DATASET}?)`);
   });
 
   test.each([

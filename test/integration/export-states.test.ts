@@ -210,6 +210,21 @@ test('a clock that was set back keeps nobody alive', async () => {
   expect((await store.claim(exportId, 'other')).kind).toBe('done');
 });
 
+// Only the first dataset of a frame was looked at.
+test('the exports of a dataset include frames that read it beside others', async () => {
+  const exportId = randomUUID();
+  const columns = ['exchange_a_spot_trades', 'macro_series_metrics'].map((dataset) => ({ dataset }));
+  const frame = { ...newExport(exportId), request: { columns } };
+  await store.submit(frame, { running: 1000, waiting: 100_000 }, async () => {});
+  const found = async (dataset: string) => {
+    const filter = { apiKey: undefined, state: undefined, before: undefined, limit: 100 };
+    return (await store.page({ ...filter, dataset })).map((row) => row.exportId);
+  };
+  expect(await found('macro_series_metrics')).toEqual([exportId]);
+  expect(await found('exchange_a_spot_trades')).toContain(exportId);
+  expect(await found('etf_daily_metrics')).toEqual([]);
+});
+
 // Both would read the state before either writes it, and the caller who canceled would get an artifact.
 test('of a cancellation and a success at the same moment the store takes one and refuses the other', async () => {
   const exportId = await submit();

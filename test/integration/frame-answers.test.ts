@@ -269,5 +269,8 @@ describe('a body', () => {
     expect([status, json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
     expect(json.errors.map((one: { pointer: string }) => one.pointer)).toContain(pointer);
     expect(json.errors.map((one: { message: string }) => one.message).join('\n')).toMatch(message);
+    // That of a column without one series had a form of its own, and named a field that takes no filter.
+    expect(json.detail.startsWith(json.errors[0].pointer)).toBe(true);
+    expect(json.detail).not.toContain('dimensions_json');
   });
 });

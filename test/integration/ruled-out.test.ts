@@ -183,7 +183,7 @@ test('estimate and explain count partitions and frames', async () => {
   expect([explained.exit, explained.json]).toEqual([0, expect.objectContaining({ ...ruled_out, partitions: 4 })]);
   const wrong = await system.run(['explain', '{"sources":["x"]}', '--url', serving.url], key);
   expect([wrong.exit, wrong.json.error.code]).toEqual([1, 'SERVICE_REFUSED']);
-  expect(wrong.json.error.message).toContain('QUERY_CONTRACT_ERROR');
+  expect(wrong.json.error.message).toContain('answered 409: QUERY_CONTRACT_ERROR: /sources/0 must be one of');
   const away = await system.run(['explain', request, '--url', 'http://127.0.0.1:1'], key);
   expect([away.exit, away.json.error.code]).toEqual([1, 'SERVICE_UNREACHABLE']);
   expect((await system.run(['explain', 'price > 5'], key)).exit).toBe(2);

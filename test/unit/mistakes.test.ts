@@ -16,6 +16,7 @@ const KEY = 'exchange_a_spot_trades';
 const PARSERS: Readonly<Record<string, (body: Json) => object>> = {
   query: parseQuery,
   export: parseExport,
+  frame: parseFrame,
   trades: historicalParser(DATASETS.get(KEY)!, 'rows'),
   klines: historicalParser(DATASETS.get(KEY)!, 'klines'),
 };
@@ -152,6 +153,11 @@ test.each([
     { dataset: 'x', format: 'csv', n_rows: 1 },
     [`/dataset must be one of ${[...DATASETS.keys()].join(', ')}`],
   ],
+  [
+    'frame',
+    { columns: [{ name: 'close', dataset: 'exchange_a_spot_trade', field: 'price' }], grid: '1h', n_rows: 1 },
+    [`/columns/0/dataset must be one of ${[...DATASETS.keys()].join(', ')}; did you mean ${KEY}?`],
+  ],
   ['query', { sources: [KEY], n_random: 1, random_seed: 1.5 }, ['/random_seed must be an integer of at most 53 bits']],
   [
     'query',
@@ -165,6 +171,13 @@ test.each([
   ],
 ] as const)('a %s reads as a sentence: %j', (style, body, said) => {
   expect(saidOf(style, body as unknown as Record<string, Json>)).toEqual(said);
+});
+
+// "must be an integer from 1" was the answer to an integer from 1.
+test('an integer past 2^53 gets the largest that is taken', () => {
+  const said = (rows: bigint) => saidOf('query', { sources: [KEY], n_rows: rows });
+  expect(said(2n ** 53n + 1n)).toEqual(['/n_rows must be at most 9007199254740991']);
+  expect(said(-(2n ** 53n) - 1n)).toEqual(['/n_rows must be an integer from 1']);
 });
 
 test('the detail of a problem ends with one mark, be it a question', () => {

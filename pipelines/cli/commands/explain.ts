@@ -1,6 +1,7 @@
 /** `explain`: asks the running HTTP service how much of the history a query would search. */
 
 import { TidemarkError } from '../../../shared/errors.ts';
+import { detailOf } from '../../../shared/mirror/source.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -77,6 +78,6 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
     throw new TidemarkError('SERVICE_UNREACHABLE', `No HTTP service answers at ${base}`, { cause });
   }
   if (!response.ok)
-    throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}: ${text.slice(0, 1000)}`);
+    throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}: ${detailOf(text)}`);
   return JSON.parse(text) as Estimate;
 }

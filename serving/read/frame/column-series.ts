@@ -17,15 +17,22 @@ export function checkSeries(
   admitted: readonly (readonly string[])[],
 ): void {
   if (admitted.length === 1 || snapshot.series.length === 0) return;
-  const { seriesKey } = column.dataset.aligned;
-  const described = (key: readonly string[]) => seriesKey.map((name, index) => `${name} ${key[index]}`).join(', ');
+  const { seriesKey, fields } = column.dataset.aligned;
+  const described = (key: readonly string[]) =>
+    seriesKey
+      .map((name, index) => ({ name, value: key[index] }))
+      .filter(({ name }) => fields.find((field) => field.name === name)?.dtype !== 'json') // takes no filter
+      .map(({ name, value }) => `${name} ${value}`)
+      .join(', ');
+  const pointer = `/columns/${at}/filter`;
   const fault = (message: string) =>
-    new Problem('QUERY_CONTRACT_ERROR', `The request has 1 fault: /columns/${at}/filter ${message}.`, {
-      errors: [{ pointer: `/columns/${at}/filter`, message }],
+    new Problem('QUERY_CONTRACT_ERROR', `${pointer} ${message}.`, {
+      errors: [{ pointer, message }],
     });
   if (admitted.length > 1) {
     const some = admitted.slice(0, MAX_NAMED_SERIES).map(described).join('; ');
-    throw fault(`must name one series of ${column.dataset.key}, and admits ${admitted.length}: ${some}`);
+    const more = admitted.length > MAX_NAMED_SERIES ? `; and ${admitted.length - MAX_NAMED_SERIES} more` : '';
+    throw fault(`must name one series of ${column.dataset.key}, and admits ${admitted.length}: ${some}${more}`);
   }
   const hints = column.filters.flatMap(({ field, equals }) => {
     const index = seriesKey.indexOf(field.name);
