@@ -38,11 +38,13 @@ const fileAnswer = z.strictObject({
 
 const artifactAnswer = z.strictObject({
   format: z.enum(EXPORT_FORMATS),
-  uri: textField('Path of the file. For an artifact of several files, see `files`.'),
+  uri: textField('Path of the file. Of an artifact that is split by day, see `files`.'),
   manifest_uri: textField('Path of the manifest: schema, window, proof.'),
   row_count: count('Rows of the artifact.'),
   bytes: count('Size of the artifact.'),
-  checksum_sha256: sha256('Digest of the file; for several files, of the lines that `sha256sum` prints for them.'),
+  checksum_sha256: sha256(
+    'Digest of the file; if it is split by day, of the lines that `sha256sum` prints for its files.',
+  ),
   expires_at: utc('Time at which the service deletes it.'),
   expired: flag('Whether that time has passed.'),
   synthetic: flag('Whether the rows belong to the sample: no vendor published them.'),

@@ -89,7 +89,7 @@ export function strictProblem(warnings: StrictRefusal['warnings']): Problem {
   const said = warnings.map(({ message }) => message).join(' ');
   const remedy = warnings.some(({ code }) => ALWAYS_WARNED.has(code))
     ? 'Such a window always has a warning: give a window of time, or leave `strict` out.'
-    : 'Leave `strict` out to get the answer with its warnings.';
+    : 'Without `strict`, warnings refuse nothing.';
   return new Problem('STRICT_MODE_WARNING_FAILURE', `${said} ${remedy}`, { warnings });
 }
 

@@ -248,11 +248,15 @@ class HttpSource implements Source {
   }
 }
 
-/** What a refusal says: code and detail of a problem document, else the beginning of its text. */
+/** What a refusal says: code and detail of a problem document, or all of its faults; else the beginning of its text. */
 export function detailOf(text: string): string {
   try {
-    const { code, detail } = JSON.parse(text) as { readonly code?: unknown; readonly detail?: unknown };
-    if (typeof code === 'string' && typeof detail === 'string') return `${code}: ${detail}`;
+    const { code, detail, errors } = JSON.parse(text);
+    if (typeof code === 'string' && typeof detail === 'string') {
+      const hasMore = Array.isArray(errors) && errors.length > 1;
+      const said = hasMore ? errors.map(({ pointer, message }) => `${pointer} ${message}`).join('; ') : detail;
+      return `${code}: ${said}`.slice(0, MAX_REFUSAL_CHARACTERS);
+    }
   } catch {
     // Not an answer of the service.
   }

@@ -163,6 +163,7 @@ describe('pages', () => {
     ['since=1e3', '?since', 'must be the number of a change'],
     ['limit=0', '?limit', 'from 1 to 10000'],
     ['dataset=nothing', '?dataset', 'must be one of'],
+    ['dataset=exchange_a_spot_trade', '?dataset', 'did you mean exchange_a_spot_trades?'],
     ['from=1', '?from', 'is not a parameter; the parameters are since, dataset, limit'],
   ])('refuse ?%s', async (query, pointer, message) => {
     await grow(2);

@@ -362,6 +362,8 @@ describe('the list', () => {
       exports: [],
       next_cursor: null,
     });
+    const similar = await exports.get(`${EXPORT}?dataset=${DATASET.slice(0, -1)}`);
+    expect(similar.json.detail).toContain(`did you mean ${DATASET}?`);
     for (const query of ['limit=0', 'limit=101', 'status=done', 'cursor=x', 'x=1', 'limit=1&limit=2']) {
       expect(await code(exports.get(`${EXPORT}?${query}`)), query).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
     }

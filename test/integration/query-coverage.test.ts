@@ -155,9 +155,9 @@ describe('heights', () => {
       expect([status, gaps.length]).toEqual([404, 1]);
       const strict = await serving.query({ sources: [KEY], ...late, strict: true });
       expect([strict.status, strict.json.code]).toEqual([409, 'STRICT_MODE_WARNING_FAILURE']);
-      expect(strict.json.detail).toContain('Leave `strict` out');
+      expect(strict.json.detail).toContain('Without `strict`, warnings refuse nothing.');
     }
-    // No request with such a window succeeds, and the answer did not say so.
+    // No strict request with such a window succeeds, and the answer did not say so.
     const latest = await serving.query({ sources: [KEY], n_rows: 1, strict: true });
     expect([latest.status, latest.json.detail]).toEqual([409, expect.stringContaining('give a window of time')]);
   });

@@ -77,7 +77,9 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
   } catch (cause) {
     throw new TidemarkError('SERVICE_UNREACHABLE', `No HTTP service answers at ${base}`, { cause });
   }
-  if (!response.ok)
-    throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}: ${detailOf(text)}`);
+  if (!response.ok) {
+    const said = detailOf(text);
+    throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}${said === '' ? '' : `: ${said}`}`);
+  }
   return JSON.parse(text) as Estimate;
 }

@@ -116,7 +116,7 @@ export interface ArtifactManifest {
   readonly schema: readonly ManifestColumn[];
   readonly row_count: number;
   readonly bytes: number;
-  /** Digest of the file; for several files, of the lines that `sha256sum <files>` prints in the order of `files`. */
+  /** Digest of the file; if it is split by day, of the lines that `sha256sum <files>` prints in the order of `files`. */
   readonly sha256: string;
   readonly split: 'none' | 'day';
   readonly files: readonly ManifestFile[];
