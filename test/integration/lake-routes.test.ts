@@ -441,6 +441,25 @@ describe('mirrors', () => {
     expect([forged.exit, forged.json.error.code]).toEqual([1, 'MIRROR_MANIFEST_INVALID']);
   });
 
+  test('an altered file of the lake is not copied: the others are, and it is once it is whole again', async () => {
+    const file = await open(join(lake, ROWS), 'r+');
+    await file.write('altered', 100);
+    await file.close();
+    const to = join(env.dir, 'of-altered');
+    const copy = () => mirror({ from: `${serving.url}${LAKE}`, to, key: API_KEY, attempts: 1 });
+    await expect(copy()).rejects.toMatchObject({
+      kind: 'missing',
+      message: expect.stringContaining(`${ROWS} answered 503`),
+    });
+    const { [ROWS]: altered, ...others } = digestsIn(to);
+    const other = `${placeOf(OTHER, '2024-01-01')}/rows.parquet`;
+    expect([altered, others[other]]).toEqual([undefined, digestsIn(lake)[other]]);
+    await writeFile(join(lake, ROWS), contents.get(DAY)!);
+    // The root manifest, and the file that was refused; the others are there.
+    expect(await copy()).toMatchObject({ files: 2, requests: 2 });
+    expect(digestsIn(to)).toEqual(digestsIn(lake));
+  });
+
   test('its exit codes and messages', async () => {
     const url = `${serving.url}${LAKE}`;
     const of = async (args: string[], settings: Record<string, string> = KEYED) => {

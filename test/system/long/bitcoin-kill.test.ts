@@ -1,10 +1,15 @@
-/** A backfill of blocks that is killed again and again comes to the same rows; each event leads back to its bytes. */
+/**
+ * A backfill of blocks that is killed again and again comes to the digests and rows of an undisturbed one; each event leads back
+ * to its bytes.
+ */
 import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { addEveryKind } from '../../../pipelines/sources/bitcoin/sample/generate.ts';
+import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../../support/bitcoin-system.ts';
 import type { Json } from '../../support/command.ts';
+import { System } from '../../support/pipeline.ts';
 import { addBusyBlock, makeCoins, startChain } from '../../support/regtest.ts';
 import { startRpcProxy } from '../../support/rpc-proxy.ts';
 import { startServing } from '../../support/serving.ts';
@@ -29,7 +34,28 @@ const provedNow = async (): Promise<number> => {
   return (await bitcoin.rows<Json>(`select count(*)::int as n from partitions where state = 'proved'`))[0].n;
 };
 
-test('killed at any instant, started again: everything once, proved, and the same in the log', async () => {
+/** Of each dataset: the facts of its proved partitions, and digests of the rows that are served, but for when they came in. */
+async function stateOf(system: Pick<System, 'rows'>): Promise<Record<string, Json>> {
+  const partitions = await system.rows<Json>(
+    `select d.key, p.partition_key, p.rows, p.offsets::text, p.recount, p.manifest->>'rows_hash' as rows_hash,
+       p.manifest->>'events_sha256' as events_sha256, p.manifest->'document' as document
+     from partitions p join datasets d using (dataset_id) where p.state = 'proved' order by 1, 2`,
+  );
+  const served: Record<string, Json> = {};
+  for (const key of CHAIN_KEYS) {
+    const [row] = await system.rows<Json>(
+      `select (select md5(string_agg(n, e'\\n' order by n)) from (select t::text as n from ${key} t) n) as native,
+         (select md5(string_agg(a, e'\\n' order by a)) from (
+            select (to_jsonb(t) - 'latest_ingested_at_utc')::text as a from ${ALIGNED_TABLE} t join datasets using (dataset_id) where key = $1) a)
+           as aligned`,
+      [key],
+    );
+    served[key] = row;
+  }
+  return { partitions, served };
+}
+
+test('killed at any instant, started again: proved, and the rows and digests of an undisturbed run', async () => {
   // Each kill falls when so many partitions more are proved: in the middle of the work, however fast the machine is. The
   // last block is never answered, so that there is a middle.
   await using proxy = await startRpcProxy(bitcoin.node.url);
@@ -75,6 +101,10 @@ test('killed at any instant, started again: everything once, proved, and the sam
     expect((await bitcoin.run(['verify', key, '--deep'])).json, key).toMatchObject({ ok: true });
   }
   expect((await bitcoin.run(['replay', 'bitcoin_block_transactions'])).json).toMatchObject({ ok: true });
+  await using undisturbed = await System.create();
+  expect((await undisturbed.run(['backfill', 'bitcoin'], bitcoin.settings)).exit).toBe(0);
+  const [found, expected] = [await stateOf(bitcoin), await stateOf(undisturbed)];
+  expect(found).toEqual(expected);
 });
 
 test('an event leads back to the bytes of the block', async () => {
