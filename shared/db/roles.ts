@@ -264,7 +264,8 @@ export async function isProvisioned(admin: Queryable): Promise<boolean> {
   if ((await missingRoles(admin)).length > 0) return false;
   const { rows } = await admin.query(
     `select pg_get_userbyid(datdba) = '${OWNER}' and exists (select from pg_namespace where nspname = '_timescaledb_internal'
-       and has_schema_privilege('${INGEST}', oid, 'create')) as done from pg_database where datname = current_database()`,
+       and has_schema_privilege('${INGEST}', oid, 'create'))
+       and has_parameter_privilege('${INGEST}', 'wal_compression', 'set') as done from pg_database where datname = current_database()`,
   );
   return rows[0].done === true;
 }
@@ -288,6 +289,8 @@ const PROVISIONS: readonly string[] = [
   'create extension if not exists btree_gist',
   // The chunks and their indexes are created in this schema.
   `grant usage, create on schema _timescaledb_internal to ${INGEST}`,
+  // The pages of a new index are logged uncompressed (pipelines/projector/chunks.ts).
+  `grant set on parameter wal_compression to ${INGEST}`,
   // Read roles that were created before there was an owner: the owner may grant them what later migrations add.
   `do $$ declare r text; begin
      if to_regclass('read_roles') is not null then

@@ -1,6 +1,7 @@
 /** What the roles of the service's own processes cannot do, tried as each of them with everything switched on again. */
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { indexChunks } from '../../pipelines/projector/chunks.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import {
@@ -278,6 +279,23 @@ describe('the roles of a database', () => {
     expect(rolePasswords([new URL('postgres://tidemark_serve:a%2Fb@h/d'), new URL('postgres://me:x@h/d')])).toEqual({
       serve: 'a/b',
     });
+  });
+
+  test.each([
+    [roleName('ingest'), 'off'],
+    ['may_not_set', 'lz4'],
+  ])('pages of a new index are logged by %s with wal_compression %s, and later ones as set', async (role, during) => {
+    await using client = await connect({ url: env.databaseUrl, name: 'test' });
+    const setting = async () => (await client.query('show wal_compression')).rows[0].wal_compression;
+    await client.query('set wal_compression = lz4; begin; create role may_not_set');
+    await client.query(`create schema loads authorization ${role}`);
+    await client.query('create table loads.loaded (like exchange_a_spot_trades)');
+    await client.query(`alter table loads.loaded owner to ${role}; set local role ${role}`);
+    const chunk = { table: 'loads.loaded', fromMs: 0, toMs: 1, indexed: false, fresh: true };
+    await indexChunks(client, DATASETS.get('exchange_a_spot_trades')!, { table: 'loads.loaded', chunks: [chunk] });
+    expect(await setting()).toBe(during);
+    await client.query('rollback');
+    expect(await setting()).toBe('lz4');
   });
 
   test('a role that may not change the schema is told what is missing, and changes nothing', async () => {
