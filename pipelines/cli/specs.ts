@@ -287,6 +287,7 @@ export const lake: CommandSpec = {
     to: { type: 'string', required: true, doc: 'Folder of the lake: new, empty, or a lake.' },
     follow: { type: 'boolean', doc: 'Go on with later changes, until stopped.' },
     synthetic: { type: 'boolean', doc: 'Also write synthetic rows.' },
+    forget: { type: 'boolean', doc: 'Write nothing; `status` forgets this lake.' },
   },
   doc: 'Writes every proved partition as Parquet below a folder and removes what is no longer proved or allowed.',
 };

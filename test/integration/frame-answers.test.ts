@@ -259,6 +259,12 @@ describe('a body', () => {
       /must name one series of etf_daily_metrics, and admits 3/,
     ],
     [
+      'of more series than a sentence names',
+      { ...DAY_OF_TRADES, columns: [UNITS] },
+      '/columns/0/filter',
+      /admits 9: (?:source_id [^;]+; ){5}and 4 more$/,
+    ],
+    [
       'of a series that is none',
       { ...DAY_OF_TRADES, columns: [{ ...UNITS, filter: [{ field: 'metric_name', op: 'eq', value: 'btc_unit' }] }] },
       '/columns/0/filter',

@@ -1,6 +1,7 @@
 /** `lake`: writes everything that is proved to a folder of Parquet, in a child process of the service. */
 import { resolve } from 'node:path';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { connect, LAKE_LOCK } from '../../../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import { type ChildOptions, startChild } from '../child.ts';
 import { type Context, localUrl, openContext } from '../context.ts';
@@ -63,10 +64,14 @@ export function lakeChild(context: Context, { folder, synthetic, follow }: LakeO
 
 export async function runLake(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
-  const { to, follow, synthetic } = command.values;
+  const { to, follow, synthetic, forget } = command.values;
   // Before the servers start: a relative path is of the folder in which the command was given.
   const folder = resolve(String(to));
-  await using context = await openContext(command, 'lake', { required });
+  if (forget === true && (follow === true || synthetic === true)) {
+    throw new TidemarkError('USAGE', '--forget writes nothing: it takes neither --follow nor --synthetic');
+  }
+  await using context = await openContext(command, 'lake', forget === true ? {} : { required });
+  if (forget === true) return await forgetLake(context, folder);
   const { output, signal, stack } = context;
   stack.supervise();
   let last: Line | undefined;
@@ -97,6 +102,28 @@ export async function runLake(command: ParsedCommand): Promise<number> {
     return [...head, `${textOf(report)}, ${seconds(ms)}`, ...hintsOf(report, interrupted)].join('\n');
   });
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
+}
+
+/**
+ * Deletes the record of a lake that nobody writes any longer; its files stay.
+ * @throws TidemarkError LAKE_HELD while somebody writes it, USAGE where no lake of the folder is on record
+ */
+async function forgetLake({ databaseUrls, output }: Context, folder: string): Promise<number> {
+  await using client = await connect({ url: databaseUrls.owner, name: 'tidemark lake' });
+  const { rows: locks } = await client.query(`select pg_try_advisory_lock(${LAKE_LOCK}, hashtext($1)) as held`, [
+    folder,
+  ]);
+  if (!locks[0].held) {
+    throw new TidemarkError('LAKE_HELD', `A process writes to the lake ${folder}: stop it, then forget the lake`);
+  }
+  const { rowCount } = await client.query('delete from lakes where folder = $1', [folder]);
+  if (rowCount === 0) {
+    const { rows } = await client.query<{ folder: string }>('select folder from lakes order by folder collate "C"');
+    const known = rows.length === 0 ? 'No folder is.' : `These are: ${rows.map((lake) => lake.folder).join(', ')}`;
+    throw new TidemarkError('USAGE', `${folder} is not on record as a lake. ${known}`);
+  }
+  output.answer({ command: 'lake', ok: true, folder, forgotten: true }, () => `${folder}: forgotten; its files stay`);
+  return EXIT.DONE;
 }
 
 const progressOf = ({ planned, written, rows }: { planned: number; written: number; rows: number }) =>

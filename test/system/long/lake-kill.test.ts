@@ -168,6 +168,8 @@ test('the command writes, follows, and obeys; `check` holds its files against th
     expect((await rootOf(folder)).files.find(isFirst)).toEqual(before);
     const second = await system.run(['lake', '--to', folder], own);
     expect([second.exit, second.json.error.code]).toEqual([3, 'LAKE_HELD']);
+    const forgets = await system.run(['lake', '--to', folder, '--forget']);
+    expect([forgets.exit, forgets.json.error.code]).toEqual([3, 'LAKE_HELD']);
   } finally {
     following.stop();
   }
@@ -176,6 +178,15 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   expect(await faultsOf(folder)).toEqual([]);
   const { lakes } = (await system.run(['status'])).json;
   expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
+  // A lake whose folder was deleted stayed in `status` and metrics for good.
+  const forgotten = await system.run(['lake', '--to', folder, '--forget']);
+  expect([forgotten.exit, forgotten.json]).toEqual([0, { command: 'lake', ok: true, folder, forgotten: true }]);
+  expect((await system.run(['status'])).json.lakes).toEqual([]);
+  expect(await dates()).toEqual(['2024-01-01 r1', '2024-01-02 r2']);
+  for (const more of [[], ['--follow']]) {
+    const usage = await system.run(['lake', '--to', folder, '--forget', ...more]);
+    expect([usage.exit, usage.json.error.code]).toEqual([2, 'USAGE']);
+  }
   const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
   expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
 });
