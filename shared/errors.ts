@@ -230,7 +230,10 @@ export const ERROR_CODES = {
     remedy:
       'Name a folder that is empty, does not exist, or holds a lake of this release, and that this user may write to.',
   },
-  LAKE_HELD: { transient: true, remedy: 'Another process writes to this lake; wait for it, or stop it.' },
+  LAKE_HELD: {
+    transient: true,
+    remedy: 'Another process writes to this lake; stop it, or wait for it if it does not follow changes.',
+  },
   LAKE_NOT_WRITTEN: {
     transient: true,
     remedy: 'Free space or repair the disk of the lake, then run the same command again; it continues.',

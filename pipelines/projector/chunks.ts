@@ -136,7 +136,7 @@ async function storePlaceholder(client: ClientBase, { native }: DatasetDefinitio
 }
 
 /**
- * Until the end of the transaction, pages of a new index are logged uncompressed: to compress 84 MB of them takes longer than to
+ * Until the end of the transaction, pages of a new index are logged uncompressed: to compress 100 MB of them takes longer than to
  * write them (0.60 s instead of 0.55 for 3.5 M rows). A role that may not change the setting leaves it.
  */
 const LOG_UNCOMPRESSED = `select set_config('wal_compression', 'off', true)

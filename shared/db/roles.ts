@@ -195,7 +195,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   export_audit_heads: { ingest: 's', serve: 'siu', export: 'siu' },
   exports: { ingest: 's', serve: 'siud', export: 'su', monitor: 's' },
   frames: { ...READ, ingest: 'siud' },
-  lakes: { ingest: 's', serve: 's', export: 'siu', monitor: 's' },
+  lakes: { ingest: 's', serve: 's', export: 'siud', monitor: 's' },
   ledger: { ...READ, ingest: 'si' },
   // Ingest analyses the table when many small partitions have been proved.
   partitions: { ...READ, ingest: 'siudm' },

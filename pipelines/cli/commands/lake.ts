@@ -1,5 +1,6 @@
 /** `lake`: writes everything that is proved to a folder of Parquet, in a child process of the service. */
-import { resolve } from 'node:path';
+import { realpath } from 'node:fs/promises';
+import { basename, dirname, join, resolve } from 'node:path';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { connect, LAKE_LOCK } from '../../../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
@@ -108,22 +109,38 @@ export async function runLake(command: ParsedCommand): Promise<number> {
  * Deletes the record of a lake that nobody writes any longer; its files stay.
  * @throws TidemarkError LAKE_HELD while somebody writes it, USAGE where no lake of the folder is on record
  */
-async function forgetLake({ databaseUrls, output }: Context, folder: string): Promise<number> {
-  await using client = await connect({ url: databaseUrls.owner, name: 'tidemark lake' });
+async function forgetLake({ databaseUrls, output }: Context, given: string): Promise<number> {
+  const folder = await withoutLinks(given);
+  await using client = await connect({ url: databaseUrls.export, name: 'tidemark lake' });
+  const { rows: known } = await client.query<{ folder: string; host: string; pid: number }>(
+    'select folder, host, pid from lakes order by folder collate "C"',
+  );
+  const lake = known.find((one) => one.folder === folder) ?? known.find((one) => one.folder === given);
+  if (!lake) {
+    const listed = known.map((one) => one.folder).join(', ');
+    throw new TidemarkError('USAGE', `No lake of ${folder} is on record${listed && `. On record: ${listed}`}`);
+  }
   const { rows: locks } = await client.query(`select pg_try_advisory_lock(${LAKE_LOCK}, hashtext($1)) as held`, [
-    folder,
+    lake.folder,
   ]);
   if (!locks[0].held) {
-    throw new TidemarkError('LAKE_HELD', `A process writes to the lake ${folder}: stop it, then forget the lake`);
+    const writer = `process ${lake.pid} on ${lake.host} was the last to write to it`;
+    throw new TidemarkError('LAKE_HELD', `The lake ${lake.folder} is being written (${writer})`);
   }
-  const { rowCount } = await client.query('delete from lakes where folder = $1', [folder]);
-  if (rowCount === 0) {
-    const { rows } = await client.query<{ folder: string }>('select folder from lakes order by folder collate "C"');
-    const known = rows.length === 0 ? 'No folder is.' : `These are: ${rows.map((lake) => lake.folder).join(', ')}`;
-    throw new TidemarkError('USAGE', `${folder} is not on record as a lake. ${known}`);
-  }
-  output.answer({ command: 'lake', ok: true, folder, forgotten: true }, () => `${folder}: forgotten; its files stay`);
+  await client.query('delete from lakes where folder = $1', [lake.folder]);
+  const answer = { command: 'lake', ok: true, folder: lake.folder, forgotten: true };
+  output.answer(answer, () => `${lake.folder}: forgotten; its files stay`);
   return EXIT.DONE;
+}
+
+/** The path under which the writer records the folder, also where the folder is gone. */
+async function withoutLinks(folder: string): Promise<string> {
+  try {
+    return await realpath(folder);
+  } catch {
+    const above = dirname(folder);
+    return above === folder ? folder : join(await withoutLinks(above), basename(folder));
+  }
 }
 
 const progressOf = ({ planned, written, rows }: { planned: number; written: number; rows: number }) =>

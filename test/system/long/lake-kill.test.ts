@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
+import { readFile, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
@@ -179,14 +179,19 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   const { lakes } = (await system.run(['status'])).json;
   expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
   // A lake whose folder was deleted stayed in `status` and metrics for good.
-  const forgotten = await system.run(['lake', '--to', folder, '--forget']);
+  const forget = (to: string, ...more: string[]) => system.run(['lake', '--to', to, '--forget', ...more]);
+  for (const more of ['--follow', '--synthetic']) {
+    const { exit: code, json: answer } = await forget(folder, more);
+    expect([code, answer.error.message]).toEqual([2, expect.stringContaining('it takes neither')]);
+  }
+  const link = join(system.env.dir, 'link');
+  await symlink(system.env.dir, link);
+  const forgotten = await forget(join(link, 'lake'));
   expect([forgotten.exit, forgotten.json]).toEqual([0, { command: 'lake', ok: true, folder, forgotten: true }]);
   expect((await system.run(['status'])).json.lakes).toEqual([]);
   expect(await dates()).toEqual(['2024-01-01 r1', '2024-01-02 r2']);
-  for (const more of [[], ['--follow']]) {
-    const usage = await system.run(['lake', '--to', folder, '--forget', ...more]);
-    expect([usage.exit, usage.json.error.code]).toEqual([2, 'USAGE']);
-  }
+  const unknown = await forget(folder);
+  expect([unknown.exit, unknown.json.error.message]).toEqual([2, `No lake of ${folder} is on record`]);
   const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
   expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
 });
