@@ -1,6 +1,6 @@
 /** The chunks that loads of file days prepare: exactly the days, whatever lies beside them. */
 import fc from 'fast-check';
-import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { indexChunks, prepareChunks } from '../../pipelines/projector/chunks.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
@@ -171,4 +171,17 @@ test('chunks never overlap, and those of a window hold all of it, whatever lay t
     }),
     { numRuns: 25 },
   );
+});
+
+// The setting was sent first, on its own: the index waited for its answer, and that for the rows that are made meanwhile.
+test('the statement that builds the index is sent before the caller goes on', async () => {
+  await client.query('begin');
+  const target = await prepareChunks(client, dataset, fileDay(0));
+  const sent = vi.spyOn(client, 'query');
+  const indexing = indexChunks(client, dataset, target);
+  const statements = sent.mock.calls.map(([text]) => String(text));
+  sent.mockRestore();
+  await indexing;
+  await client.query('commit');
+  expect(statements).toEqual([expect.stringContaining('create unique index')]);
 });
