@@ -57,30 +57,6 @@ export function rowTemplate(types: readonly PgType[]): RowTemplate {
 /** Smaller buffers are not reused: they may still wait in a socket's queue, and a new one costs little. */
 export const REUSE_FROM_BYTES = 256 * 1024;
 
-/**
- * Reuses three buffers of template rows in turn, which saves copies, page faults and garbage collection. A buffer is
- * valid until the third call after the one that returned it; CopyIn holds at most two.
- */
-export class StampedRows {
-  readonly #template: RowTemplate;
-  readonly #buffers: Buffer[] = [];
-  #next = 0;
-
-  constructor(template: RowTemplate) {
-    this.#template = template;
-  }
-
-  next(rows: number): Buffer {
-    const bytes = rows * this.#template.rowBytes;
-    if (bytes < REUSE_FROM_BYTES) return this.#template.stamp(rows);
-    const slot = this.#next++ % 3;
-    const kept = this.#buffers[slot];
-    // With a margin: the next frame may hold a few more rows.
-    if (kept === undefined || kept.length < bytes) this.#buffers[slot] = this.#template.stamp(rows + (rows >> 3));
-    return this.#buffers[slot].subarray(0, bytes);
-  }
-}
-
 /** What binary COPY rows hold: the ranges of doubles, and the times. */
 export interface CopyFacts {
   /** A column with NaN, infinities or nulls alone is left out. */
@@ -265,7 +241,10 @@ export class LoggedRows {
   }
 }
 
-/** Writes rows with text columns value by value; reuses its buffers as StampedRows does. */
+/**
+ * Writes rows value by value. Uses three buffers in turn, which saves page faults and garbage collection: the rows are valid until
+ * the third `start` after theirs; CopyIn holds at most two.
+ */
 export class CopyRows {
   readonly #columns: number;
   readonly #kept: Buffer[] = [];
@@ -311,6 +290,18 @@ export class CopyRows {
     this.#view.setInt32(this.#at, 8);
     this.#view.setFloat64(this.#at + 4, value);
     this.#at += 12;
+  }
+
+  bool(value: 0 | 1): void {
+    this.#view.setInt32(this.#at, 1);
+    this.#bytes[this.#at + 4] = value;
+    this.#at += 5;
+  }
+
+  /** Writes whole rows. */
+  append(rows: Uint8Array): void {
+    this.#bytes.set(rows, this.#at);
+    this.#at += rows.length;
   }
 
   /** Writes the bytes [start, end). */

@@ -139,6 +139,18 @@ export class ExactBuckets {
     }
   }
 
+  /** Adds units / 10^scale + fine / 10^20 to each of the first `count` buckets; fine is 0 where the scale is not the usual one. */
+  addAll(buckets: Int32Array, units: Float64Array, fines: Float64Array, count: number): void {
+    const sums = this.#units;
+    for (let at = 0; at < count; at++) {
+      const bucket = buckets[at];
+      const sum = sums[bucket] + units[at];
+      if (fines[at] !== 0) this.addLong(bucket, units[at], fines[at]);
+      else if (sum < MAX_EXACT) sums[bucket] = sum;
+      else this.addExact(bucket, { mantissa: BigInt(units[at]), scale: this.#scale });
+    }
+  }
+
   addExact(bucket: number, value: ExactDecimal): void {
     const before = this.#large.get(bucket) ?? { mantissa: 0n, scale: 0 };
     this.#large.set(bucket, addDecimals(before, value));

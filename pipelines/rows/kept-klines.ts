@@ -9,6 +9,25 @@ import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
 import { KlineBuilder, quartilesOf, type TradeBucket } from './kline-builder.ts';
 
+/** Trades of one partition, in columns. */
+export interface TradeColumns {
+  /** How many trades there are; columns may have room for more. */
+  readonly rows: number;
+  /** Seconds since the partition begins. */
+  readonly seconds: Int32Array;
+  readonly times: Float64Array;
+  readonly ids: Float64Array;
+  readonly prices: Float64Array;
+  readonly quantities: Float64Array;
+  /** 1 where the buyer was the maker. */
+  readonly makers: Uint8Array;
+  /** Quantity and quote quantity in units of ExactBuckets, and what is finer, in units of 10^-20. */
+  readonly quantityUnits: Float64Array;
+  readonly quantityFines: Float64Array;
+  readonly quoteUnits: Float64Array;
+  readonly quoteFines: Float64Array;
+}
+
 /** One second's aggregates, as they are stored. */
 export interface Second {
   readonly open: number;
@@ -48,6 +67,11 @@ export class DayKlines {
   /** See KlineBuilder. */
   add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
     this.#trades.add(ms, id, price, quantity, isMaker);
+  }
+
+  addAll({ rows, times, ids, prices, quantities, makers }: TradeColumns): void {
+    const trades = this.#trades;
+    for (let row = 0; row < rows; row++) trades.add(times[row], ids[row], prices[row], quantities[row], makers[row]);
   }
 
   /** Adds the one-second row of a second, in order of time. */

@@ -44,17 +44,15 @@ const mostlyUsual = fc.oneof({ weight: 60, arbitrary: usualDecimal }, { weight: 
 /** Rows of a layout that the scanner takes. */
 const usualRows = (layout: TradeLayout, count: number) => Array.from({ length: count }, (_, id) => layout.row(1 + id));
 
-test('the compiled scanner is that of its source: `npm run scanner` makes it', () => {
-  using folder = mkdtempDisposableSync(join(tmpdir(), 'scanner-'));
+test.each(['scanner', 'columns'])('what is compiled of %s is that of its source: `npm run wasm` makes it', (name) => {
+  using folder = mkdtempDisposableSync(join(tmpdir(), 'wasm-'));
   const made = join(folder.path, 'made.wasm');
   const asc = join(ROOT, 'node_modules/assemblyscript/bin/asc.js');
-  const config = join(ROOT, 'pipelines/sources/trades/scanner/asconfig.json');
-  const { status, stderr } = spawnSync(process.execPath, [asc, '--config', config, '--outFile', made], {
-    encoding: 'utf8',
-  });
+  const trades = join(ROOT, 'pipelines/sources/trades');
+  const options = ['--config', join(trades, name, 'asconfig.json'), '--outFile', made];
+  const { status, stderr } = spawnSync(process.execPath, [asc, ...options], { encoding: 'utf8' });
   expect([status, stderr]).toEqual([0, '']);
-  const kept = readFileSync(join(ROOT, 'pipelines/sources/trades/row-scanner.wasm'));
-  expect(readFileSync(made).equals(kept)).toBe(true);
+  expect(readFileSync(made).equals(readFileSync(join(trades, `row-${name}.wasm`)))).toBe(true);
 });
 
 describe.each(LAYOUTS)('rows of $dataset.key', (layout) => {

@@ -4,97 +4,73 @@
  */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { AlignedTrades } from '../../rows/aligned-trades.ts';
-import type { FoldingProjector, KeptKlines, PartitionWindow } from '../../rows/binary-copy.ts';
-import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
+import type { PartitionWindow } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import { DayKlines } from '../../rows/kept-klines.ts';
-import { checkRowCount, malformed } from '../trades/row-reader.ts';
+import { type RowLayout, TradeRows } from '../trades/row-columns.ts';
+import { malformed } from '../trades/row-reader.ts';
 
 const COMMA = 44;
 const LF = 10;
-/** The shortest row, `1,1,1,1,1704067200000,1,1`, and its line end. */
-const MIN_ROW_BYTES = 26;
-const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => column.pg));
+const LAYOUT: RowLayout = {
+  read: 'readA',
+  columns: exchangeASpotTrades.native.columns.length,
+  /** `1,1,1,1,1704067200000,1,1` */
+  minEventBytes: 26,
+  /** Column count, five numbers and two flags. */
+  rowBytes: 2 + 5 * 12 + 2 * 5,
+  hasTexts: false,
+};
 
-export class ExchangeARowProjector implements FoldingProjector {
-  readonly #aligned: AlignedTrades;
-  readonly #klines: DayKlines;
-  readonly #reader = new DecimalReader();
-  readonly #rows = new StampedRows(TEMPLATE);
+export class ExchangeARowProjector extends TradeRows {
+  readonly #price = new DecimalReader();
+  readonly #quantity = new DecimalReader();
+  readonly #quote = new DecimalReader();
 
   constructor(window: PartitionWindow) {
-    this.#aligned = new AlignedTrades(window);
-    this.#klines = new DayKlines(window);
+    super(window, LAYOUT);
   }
 
-  rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
-    checkRowCount(raw, rows, MIN_ROW_BYTES);
-    const copy = this.#rows.next(rows);
-    const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
-    const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;
-    const reader = this.#reader;
-    const aligned = this.#aligned;
-    const klines = this.#klines;
-    let at = 0;
-    for (let row = 0; row < copy.length; row += TEMPLATE.rowBytes) {
-      let id = 0;
-      const start = at;
-      for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) id = id * 10 + digit;
-      if (raw[at] !== COMMA || at === start) throw malformed(raw, start);
+  protected override row(raw: Buffer, start: number): number {
+    let id = 0;
+    let at = start;
+    for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) id = id * 10 + digit;
+    if (raw[at] !== COMMA || at === start) throw malformed(raw, start);
+    const priceStart = at + 1;
+    this.#price.read(raw, priceStart, COMMA);
+    const quantityStart = this.#price.end + 1;
+    this.#quantity.read(raw, quantityStart, COMMA);
+    const quoteStart = this.#quantity.end + 1;
+    this.#quote.read(raw, quoteStart, COMMA);
+    const timeStart = this.#quote.end + 1;
+    let time = 0;
+    at = timeStart;
+    for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) time = time * 10 + digit;
+    if (raw[at] !== COMMA) throw malformed(raw, start);
+    const ms = at - timeStart === 16 ? Math.floor(time / 1000) : time;
+    const maker = isTrue(raw[at + 1]);
+    at += 1 + flagLength(raw[at + 1]);
+    if (raw[at] !== COMMA) throw malformed(raw, start);
+    const best = isTrue(raw[at + 1]);
+    at += 1 + flagLength(raw[at + 1]);
+    if (raw[at++] !== LF) throw malformed(raw, start);
 
-      const priceStart = at + 1;
-      reader.read(raw, priceStart, COMMA);
-      const price = reader.value;
-      const quantityStart = reader.end + 1;
+    const { seconds, copy } = this;
+    const second = seconds.bucket(ms);
+    if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
+    seconds.price(second, id, this.#price.value);
+    seconds.quantity(second, this.#quantity, raw, quantityStart);
+    seconds.quote(second, this.#quote, raw, quoteStart);
+    this.trades.add(ms, id, this.#price.value, this.#quantity.value, maker);
 
-      // The fifth cell holds the second: find it first, then fold the decimals while reading them.
-      reader.read(raw, quantityStart, COMMA);
-      const quantity = reader.value;
-      const quoteStart = reader.end + 1;
-      // Loops instead of indexOf: a call into the runtime for each cell costs more than the cell.
-      let timeStart = quoteStart;
-      while (raw[timeStart] !== COMMA && timeStart < raw.length) timeStart++;
-      timeStart++;
-      let time = 0;
-      at = timeStart;
-      for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) time = time * 10 + digit;
-      if (raw[at] !== COMMA) throw malformed(raw, start);
-      const ms = at - timeStart === 16 ? Math.floor(time / 1000) : time;
-      const second = aligned.bucket(ms);
-      if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
-
-      aligned.price(second, id, price);
-      aligned.quantity(second, reader, raw, quantityStart);
-      reader.read(raw, quoteStart, COMMA);
-      aligned.quote(second, reader, raw, quoteStart);
-
-      const maker = isTrue(raw[at + 1]);
-      at += 1 + flagLength(raw[at + 1]);
-      if (raw[at] !== COMMA) throw malformed(raw, start);
-      const best = isTrue(raw[at + 1]);
-      at += 1 + flagLength(raw[at + 1]);
-      if (raw[at++] !== LF) throw malformed(raw, start);
-      klines.add(ms, id, price, quantity, maker);
-
-      writeInt8(view, row + timestampAt, ms);
-      writeInt8(view, row + idAt, id);
-      view.setFloat64(row + priceAt, price);
-      view.setFloat64(row + quantityAt, quantity);
-      view.setFloat64(row + quoteAt, reader.value);
-      copy[row + makerAt] = maker;
-      copy[row + bestAt] = best;
-    }
-    if (at !== raw.length) throw malformed(raw, at);
-    return { copy, rows };
-  }
-
-  aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.flush(key, this.#klines);
-  }
-
-  klines(datasetId: number): KeptKlines {
-    return this.#klines.build(datasetId);
+    copy.begin();
+    copy.int8(ms);
+    copy.int8(id);
+    copy.float8(this.#price.value);
+    copy.float8(this.#quantity.value);
+    copy.float8(this.#quote.value);
+    copy.bool(maker);
+    copy.bool(best);
+    return at;
   }
 }
 

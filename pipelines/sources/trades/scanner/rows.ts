@@ -1,5 +1,5 @@
 /**
- * Scans rows of trade files whose cells are written as usual. It is AssemblyScript, which `npm run scanner` compiles to
+ * Scans rows of trade files whose cells are written as usual. It is AssemblyScript, which `npm run wasm` compiles to
  * ../row-scanner.wasm; ../row-scanner.ts lays out the memory. A scan ends before the first row that is not as usual, and
  * the vendor's decoder reads or refuses that row, so a scan has no errors of its own. A scan must read every row that it takes
  * exactly as the decoder reads it.

@@ -1,0 +1,237 @@
+/**
+ * Cells of events for the projector. Each function reads one at `p` and returns the position behind it; what it read is in `value`
+ * and its neighbours. A cell that is not as usual clears `isUsual`, which nothing but the next row sets. The code has nothing in
+ * common with the decoder's scanner, so that a fault of one shows in the proof. It computes what DecimalReader of exact-decimal.ts
+ * computes, operation by operation.
+ */
+export const LF: u32 = 10;
+export const COMMA: u32 = 44;
+const DOT: u32 = 46;
+const MINUS: u32 = 45;
+const LETTER_E: u32 = 0x65;
+
+export const MAX_EXACT: f64 = 9007199254740992;
+const MAX_MANTISSA: u64 = 9007199254740991;
+/** An exponent follows at most 15 digits. */
+const MAX_BEFORE_E: u64 = 1000000000000000;
+/** A u64 holds every whole number of this many digits. */
+const MAX_DIGITS: usize = 19;
+const MAX_SCALE: i32 = 22;
+/** Units of sums are 10^-8; what is finer is counted in 10^-20. */
+const SCALE: i32 = 8;
+const UNIT: f64 = 1e8;
+const LONG_SCALE: i32 = 20;
+/** Relative margin of a fraction that was rounded once, 2^-50. */
+const MARGIN: f64 = 8.881784197001252e-16;
+const POWERS: StaticArray<f64> = [
+  1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+  1e21, 1e22,
+]; // biome-ignore format: one list
+
+export let isUsual: bool = true;
+/** The float64 nearest to the last decimal. */
+export let value: f64 = 0;
+/** The last decimal: units / 10^8 + fine / 10^20. Without meaning where `hasUnits` is false. */
+export let units: f64 = 0;
+export let fine: f64 = 0;
+export let hasUnits: bool = false;
+/** The last decimal: mantissa / 10^scale. Without meaning where `isExact` is false. */
+export let mantissa: f64 = 0;
+export let scale: i32 = 0;
+export let isExact: bool = false;
+/** The last whole number, side (1: sell) or flag. */
+export let whole: u64 = 0;
+
+export function newRow(): void {
+  isUsual = true;
+}
+
+export function odd(): void {
+  isUsual = false;
+}
+
+export function power(exponent: i32): f64 {
+  return unchecked(POWERS[exponent]);
+}
+
+export function byte(p: usize): u32 {
+  return load<u8>(p);
+}
+
+export function isEnd(p: usize): bool {
+  const c = byte(p);
+  return c === COMMA || c === LF;
+}
+
+export function comma(p: usize): usize {
+  if (byte(p) !== COMMA) odd();
+  return p + 1;
+}
+
+/** The bytes up to the next comma. A zero byte ends the rows. */
+export function text(from: usize): usize {
+  let p = from;
+  for (let c = byte(p); c !== COMMA; c = byte(++p)) {
+    if (c === LF || c === 0) {
+      odd();
+      break;
+    }
+  }
+  return p;
+}
+
+/** The bytes up to the end of the row. */
+export function rest(from: usize): usize {
+  let p = from;
+  for (let c = byte(p); c !== LF; c = byte(++p)) {
+    if (c === 0) {
+      odd();
+      break;
+    }
+  }
+  return p;
+}
+
+/** A whole number of up to 15 digits. */
+export function number(from: usize): usize {
+  let p = from;
+  let sum: u64 = 0;
+  for (let digit = byte(p) - 48; digit <= 9; digit = byte(++p) - 48) sum = sum * 10 + digit;
+  if (p === from || p - from > 15) odd();
+  whole = sum;
+  return p;
+}
+
+/** A decimal without a sign. */
+export function decimal(from: usize): usize {
+  let p = from;
+  let sum: u64 = 0;
+  for (let digit = byte(p) - 48; digit <= 9; digit = byte(++p) - 48) sum = sum * 10 + digit;
+  let count = p - from;
+  let places: i32 = 0;
+  if (byte(p) === DOT) {
+    const point = p;
+    for (let digit = byte(++p) - 48; digit <= 9; digit = byte(++p) - 48) sum = sum * 10 + digit;
+    places = <i32>(p - point - 1);
+    count += places;
+  }
+  if ((byte(p) | 0x20) === LETTER_E && sum < MAX_BEFORE_E && count <= MAX_DIGITS) {
+    // `e-05`, as very small quantities are printed.
+    const tens = byte(p + 2) - 48;
+    const ones = byte(p + 3) - 48;
+    if (byte(p + 1) !== MINUS || tens > 9 || ones > 9) odd();
+    places += <i32>(tens * 10 + ones);
+    p += 4;
+    if (places > MAX_SCALE) odd();
+  }
+  if (count === 0 || !isEnd(p) || !isUsual) {
+    odd();
+    return p;
+  }
+  if (count > MAX_DIGITS || sum > MAX_MANTISSA || places > MAX_SCALE) {
+    printed(from, p);
+    return p;
+  }
+  const number = <f64>sum;
+  isExact = true;
+  mantissa = number;
+  scale = places;
+  value = places === 0 ? number : number / power(places);
+  if (places <= SCALE) {
+    units = number * power(SCALE - places);
+    fine = 0;
+    hasUnits = units < MAX_EXACT;
+  } else if (places <= LONG_SCALE) {
+    const unit = power(places - SCALE);
+    units = floor(number / unit);
+    fine = (number - units * unit) * power(LONG_SCALE - places);
+    hasUnits = true;
+  } else {
+    hasUnits = false;
+  }
+  return p;
+}
+
+/** Reads more digits than a float64 holds, with up to 20 decimals, as floats are printed. */
+function printed(from: usize, end: usize): void {
+  isExact = false;
+  let before: f64 = 0;
+  let coarse: f64 = 0;
+  let finer: f64 = 0;
+  let decimals: i32 = -1;
+  for (let p = from; p < end; p++) {
+    const c = byte(p);
+    if (c === DOT) {
+      decimals = 0;
+      continue;
+    }
+    const digit = <f64>(c - 48);
+    if (decimals < 0) before = before * 10 + digit;
+    else if (decimals++ < SCALE) coarse = coarse * 10 + digit;
+    else finer = finer * 10 + digit;
+  }
+  if (decimals < 0 || decimals > LONG_SCALE) {
+    odd();
+    return;
+  }
+  units = before * UNIT + coarse;
+  fine = finer * power(LONG_SCALE - decimals);
+  hasUnits = decimals >= SCALE && units < MAX_EXACT;
+  const fraction = coarse * power(max(decimals - SCALE, 0)) + finer;
+  if (before >= MAX_EXACT || fraction >= MAX_EXACT) {
+    odd();
+    return;
+  }
+  const small = fraction / power(decimals);
+  const sum = before + small;
+  const left = small - (sum - before);
+  const margin = before === 0 ? 0 : small * MARGIN;
+  value = sum + (left + margin);
+  if (value !== sum + (left - margin)) odd();
+}
+
+/** `buy` or `sell`, in any case. */
+export function side(p: usize): usize {
+  const word = load<u32>(p) | 0x20202020;
+  if ((word & 0xffffff) === 0x797562) {
+    whole = 0;
+    return p + 3;
+  }
+  if (word !== 0x6c6c6573) odd();
+  whole = 1;
+  return p + 4;
+}
+
+/** `True` or `False` in any case, `1` or `0`. */
+export function flag(p: usize): usize {
+  const first = byte(p);
+  if (first === 48 || first === 49) {
+    whole = first - 48;
+    return p + 1;
+  }
+  const word = load<u32>(p) | 0x20202020;
+  if (word === 0x65757274) {
+    whole = 1;
+    return p + 4;
+  }
+  if (word !== 0x736c6166 || (byte(p + 4) | 0x20) !== 0x65) odd();
+  whole = 0;
+  return p + 5;
+}
+
+/** Decimal seconds as ms: four decimals, rounded half up. A time that is rounded past the end of its day is left to the projector. */
+export function milliseconds(from: usize): usize {
+  let p = number(from);
+  let tenths = whole;
+  let decimals: i32 = 0;
+  if (byte(p) === DOT) {
+    for (let digit = byte(++p) - 48; digit <= 9; digit = byte(++p) - 48) {
+      if (decimals === 4) continue;
+      tenths = tenths * 10 + digit;
+      decimals++;
+    }
+  }
+  for (; decimals < 4; decimals++) tenths *= 10;
+  whole = (tenths + 5) / 10;
+  return p;
+}
