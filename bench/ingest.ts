@@ -5,11 +5,11 @@
  * before count. Each measurement starts with settled tables, so that no vacuum of one side's rows runs during the other.
  *
  * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the
- * backfill out), --json.
+ * backfill out), --memory used|free (free), --json. `used` fills free memory before each measurement: see `useMemory`.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { rm } from 'node:fs/promises';
+import { open, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { DAY_MS } from '../shared/dates.ts';
@@ -32,7 +32,7 @@ interface Figures {
 export async function run(argv: readonly string[]): Promise<void> {
   const { rows, rounds, days, ...options } = optionsOf(argv, {
     counts: { rows: [3_500_000, 1], rounds: [5, 1], days: [7, 0] },
-    choices: { dataset: SUBJECTS.map(({ dataset }) => dataset) },
+    choices: { dataset: SUBJECTS.map(({ dataset }) => dataset), memory: ['used', 'free'] },
   });
   const subject = SUBJECTS.find(({ dataset }) => dataset === options.dataset) ?? SUBJECTS[0];
   await using harness = await benchHarness('ingest');
@@ -41,6 +41,10 @@ export async function run(argv: readonly string[]): Promise<void> {
   note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
   const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
   await prepareBaseline(stack.databaseUrl, subject);
+  const ready = async () => {
+    await settle(stack.databaseUrl);
+    if (options.memory === 'used') await useMemory(directory);
+  };
 
   const ours: Figures[] = [];
   const theirs: Figures[] = [];
@@ -49,9 +53,9 @@ export async function run(argv: readonly string[]): Promise<void> {
     const day = plan[round];
     const csv = join(directory, 'day.csv');
     await subject.unpack(vendor, day, csv);
-    await settle(stack.databaseUrl);
+    await ready();
     const baseline = await measured(stack, rows, () => copyWithPsql(stack, subject, csv));
-    await settle(stack.databaseUrl);
+    await ready();
     const tidemark = await measured(stack, rows, () => backfillDays(stack, subject, vendor, day, day));
     if (round > 0) {
       theirs.push(baseline);
@@ -63,7 +67,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     await rm(csv);
   }
   const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
-  const week = days > 0 ? await measureDays(harness, subject, vendor, plan.slice(rounds + 1), rows) : undefined;
+  const week = days > 0 ? await measureDays(harness, subject, vendor, plan.slice(rounds + 1), rows, ready) : undefined;
   report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, options.json);
 }
 
@@ -79,15 +83,16 @@ async function measureDays(
   vendor: string,
   days: readonly string[],
   rowsPerDay: number,
+  ready: () => Promise<void>,
 ): Promise<Days> {
   note(`${days.length} days in one command`);
   const rows = rowsPerDay * days.length;
   const csvs = days.map((day) => join(directory, `${day}.csv`));
   for (const [index, day] of days.entries()) await subject.unpack(vendor, day, csvs[index]);
-  await settle(stack.databaseUrl);
+  await ready();
   const theirs = await measured(stack, rows, () => copyWithPsql(stack, subject, ...csvs));
   for (const csv of csvs) await rm(csv);
-  await settle(stack.databaseUrl);
+  await ready();
   const ours = await measured(stack, rows, () => backfillDays(stack, subject, vendor, days[0], days.at(-1)!));
   return { ours, theirs };
 }
@@ -179,6 +184,26 @@ export async function settle(databaseUrl: string): Promise<void> {
   await client.query('truncate baseline_trades');
   await client.query('vacuum (analyze)');
   await client.query('checkpoint');
+}
+
+/** What is left free, so that filling takes nothing away from the files of the benchmark. */
+const LEFT_FREE_KIB = 1024 * 1024;
+const PIECE_BYTES = 4 * 1024 * 1024;
+let filled = 0;
+
+/**
+ * Fills free memory with the pages of a file without content, as the page cache of a machine fills in use. Where a hypervisor takes
+ * free memory back, the first use of each page takes 10 µs, and in a cache that is full 2.
+ */
+async function useMemory(directory: string): Promise<void> {
+  const free = Number(/^MemFree:\s+(\d+)/m.exec(await readFile('/proc/meminfo', 'utf8'))?.[1] ?? 0);
+  const pieces = Math.floor(((free - LEFT_FREE_KIB) * 1024) / PIECE_BYTES);
+  if (pieces <= 0) return;
+  // Each time another file: pages that are read twice would stay, and the benchmark's own would go.
+  await using file = await open(join(directory, `hole-${filled++}`), 'w+');
+  await file.truncate(pieces * PIECE_BYTES);
+  const piece = Buffer.allocUnsafe(PIECE_BYTES);
+  for (let at = 0; at < pieces; at++) await file.read(piece, 0, PIECE_BYTES, at * PIECE_BYTES);
 }
 
 export const psqlOf = ({ runtime }: Stack): string => join(runtime?.postgresBin ?? '/usr/bin', 'psql');

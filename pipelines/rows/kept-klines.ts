@@ -3,24 +3,17 @@
  * the totals. serving/read/klines/sums.ts computes the same values from rows; the tests of kept klines compare them.
  */
 import { createHash } from 'node:crypto';
+import { assert } from '../../shared/errors.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
-import { KlineBuilder, quartilesOf, type TradeBucket } from './kline-builder.ts';
+import { KlineBuilder, type PriceRuns, quartileRanks, type TradeBucket, type Trades } from './kline-builder.ts';
 
-/** Trades of one partition, in columns. */
-export interface TradeColumns {
-  /** How many trades there are; columns may have room for more. */
-  readonly rows: number;
+/** Trades with what one-second rows are made from, too. */
+export interface TradeColumns extends Trades {
   /** Seconds since the partition begins. */
   readonly seconds: Int32Array;
-  readonly times: Float64Array;
-  readonly ids: Float64Array;
-  readonly prices: Float64Array;
-  readonly quantities: Float64Array;
-  /** 1 where the buyer was the maker. */
-  readonly makers: Uint8Array;
   /** Quantity and quote quantity in units of ExactBuckets, and what is finer, in units of 10^-20. */
   readonly quantityUnits: Float64Array;
   readonly quantityFines: Float64Array;
@@ -53,6 +46,16 @@ export const digestOf = (native: Uint8Array, aligned: Uint8Array): string =>
     .reduce((hash, rows) => hash.update(COPY_HEADER).update(rows).update(COPY_TRAILER), createHash('sha256'))
     .digest('hex');
 
+/** For trades that come one by one. */
+const ONE_TRADE: Trades = {
+  rows: 1,
+  times: new Float64Array(1),
+  ids: new Float64Array(1),
+  prices: new Float64Array(1),
+  quantities: new Float64Array(1),
+  makers: new Uint8Array(1),
+};
+
 export class DayKlines {
   readonly #window: PartitionWindow;
   readonly #trades: KlineBuilder;
@@ -64,14 +67,19 @@ export class DayKlines {
     this.#trades = new KlineBuilder(window);
   }
 
-  /** See KlineBuilder. */
+  /** Adds a trade of the partition's window. `isMaker` is 1 when the buyer was the maker. */
   add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
-    this.#trades.add(ms, id, price, quantity, isMaker);
+    ONE_TRADE.times[0] = ms;
+    ONE_TRADE.ids[0] = id;
+    ONE_TRADE.prices[0] = price;
+    ONE_TRADE.quantities[0] = quantity;
+    ONE_TRADE.makers[0] = isMaker;
+    this.#trades.addAll(ONE_TRADE);
   }
 
-  addAll({ rows, times, ids, prices, quantities, makers }: TradeColumns): void {
-    const trades = this.#trades;
-    for (let row = 0; row < rows; row++) trades.add(times[row], ids[row], prices[row], quantities[row], makers[row]);
+  /** See KlineBuilder. */
+  addAll(trades: Trades): void {
+    this.#trades.addAll(trades);
   }
 
   /** Adds the one-second row of a second, in order of time. */
@@ -144,6 +152,19 @@ function unitsOf(value: number): ExactDecimal {
   return value < SHORT_BELOW && units / 1e8 === value
     ? { mantissa: BigInt(units), scale: 8 }
     : exactDecimal(String(value));
+}
+
+/** The smallest prices with at least a quarter, a half and three quarters of all `rows` at or below them. */
+export function quartilesOf({ prices, counts }: PriceRuns, rows: number): [number, number, number] {
+  const ranks = quartileRanks(rows);
+  const found: number[] = [];
+  let seen = 0;
+  for (let run = 0; found.length < ranks.length; run++) {
+    assert(run < counts.length, `the prices of ${rows} trades are counted, not of ${seen}`);
+    seen += counts[run];
+    while (found.length < ranks.length && seen >= ranks[found.length]) found.push(prices[run]);
+  }
+  return found as [number, number, number];
 }
 
 /** A value of a kept kline, by the type of its column. */

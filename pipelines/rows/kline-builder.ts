@@ -3,7 +3,6 @@
  * those. Sums are exact sums of the decimals that the stored doubles print as. Prices are counted in ticks from the first price
  * of a minute, so that most sums are small integers in doubles; a sum that would outgrow them is carried into BigInts.
  */
-import { assert } from '../../shared/errors.ts';
 import { KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import type { PartitionWindow } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal } from './exact-decimal.ts';
@@ -31,6 +30,18 @@ export interface TradeTotals {
   readonly liquidity: ExactDecimal;
   readonly makerQuantity: ExactDecimal;
   readonly makerLiquidity: ExactDecimal;
+}
+
+/** Trades of one partition, in columns. */
+export interface Trades {
+  /** How many trades there are; columns may have room for more. */
+  readonly rows: number;
+  readonly times: Float64Array;
+  readonly ids: Float64Array;
+  readonly prices: Float64Array;
+  readonly quantities: Float64Array;
+  /** 1 where the buyer was the maker. */
+  readonly makers: Uint8Array;
 }
 
 /** What a kline of trades is made from. */
@@ -127,42 +138,47 @@ export class KlineBuilder {
     this.#runs = new Array(this.#minutes);
   }
 
-  /** Adds a trade of the partition's window, in whatever order trades arrive. `isMaker` is 1 when the buyer was the maker. */
-  add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
-    const minute = Math.floor((ms - this.#fromMs) / MINUTE_MS);
-    if (minute !== this.#minute) this.#turnTo(minute);
+  /** Adds trades of the partition's window, in whatever order they arrive. */
+  addAll({ rows, times, ids, prices, quantities, makers }: Trades): void {
     const state = this.#state;
-    const at = minute * MEMBERS;
-    const liquidity = price * quantity;
-    if (state[at + TRADES]++ === 0) {
-      state[at + HIGH] = price;
-      state[at + LOW] = price;
-      state[at + HIGH_LIQUIDITY] = liquidity;
-      state[at + LOW_LIQUIDITY] = liquidity;
-      setFirst(state, at, id, price, liquidity);
-      setLast(state, at, id, price, liquidity);
-    } else {
-      if (price > state[at + HIGH]) state[at + HIGH] = price;
-      else if (price < state[at + LOW]) state[at + LOW] = price;
-      if (liquidity > state[at + HIGH_LIQUIDITY]) state[at + HIGH_LIQUIDITY] = liquidity;
-      else if (liquidity < state[at + LOW_LIQUIDITY]) state[at + LOW_LIQUIDITY] = liquidity;
-      if (id > state[at + LAST_ID]) setLast(state, at, id, price, liquidity);
-      else if (id < state[at + FIRST_ID]) setFirst(state, at, id, price, liquidity);
-    }
-    state[at + MAKERS] += isMaker;
-    const ticks = Math.round(price * this.#tickScale);
-    const units = Math.round(quantity * UNIT);
-    if (
-      price < MAX_PRICE &&
-      quantity < MAX_QUANTITY &&
-      ticks / this.#tickScale === price &&
-      units / UNIT === quantity
-    ) {
-      if (!this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
-      this.#addUnits(minute, ticks, units, isMaker);
-    } else {
-      this.#prices.addPrice(price);
-      this.#addUnusual(minute, price, quantity, isMaker);
+    for (let row = 0; row < rows; row++) {
+      const id = ids[row];
+      const price = prices[row];
+      const quantity = quantities[row];
+      const minute = Math.floor((times[row] - this.#fromMs) / MINUTE_MS);
+      if (minute !== this.#minute) this.#turnTo(minute);
+      const at = minute * MEMBERS;
+      const liquidity = price * quantity;
+      if (state[at + TRADES]++ === 0) {
+        state[at + HIGH] = price;
+        state[at + LOW] = price;
+        state[at + HIGH_LIQUIDITY] = liquidity;
+        state[at + LOW_LIQUIDITY] = liquidity;
+        setFirst(state, at, id, price, liquidity);
+        setLast(state, at, id, price, liquidity);
+      } else {
+        if (price > state[at + HIGH]) state[at + HIGH] = price;
+        else if (price < state[at + LOW]) state[at + LOW] = price;
+        if (liquidity > state[at + HIGH_LIQUIDITY]) state[at + HIGH_LIQUIDITY] = liquidity;
+        else if (liquidity < state[at + LOW_LIQUIDITY]) state[at + LOW_LIQUIDITY] = liquidity;
+        if (id > state[at + LAST_ID]) setLast(state, at, id, price, liquidity);
+        else if (id < state[at + FIRST_ID]) setFirst(state, at, id, price, liquidity);
+      }
+      state[at + MAKERS] += makers[row];
+      const ticks = Math.round(price * this.#tickScale);
+      const units = Math.round(quantity * UNIT);
+      if (
+        price < MAX_PRICE &&
+        quantity < MAX_QUANTITY &&
+        ticks / this.#tickScale === price &&
+        units / UNIT === quantity
+      ) {
+        if (!this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
+        this.#addUnits(minute, ticks, units, makers[row]);
+      } else {
+        this.#prices.addPrice(price);
+        this.#addUnusual(minute, price, quantity, makers[row]);
+      }
     }
   }
 
@@ -455,20 +471,8 @@ function mergeTwo(a: PriceRuns, b: PriceRuns): PriceRuns {
 }
 
 /** The places of the quartiles among that many rows in ascending order, counted from 1. */
-const quartileRanks = (rows: number): readonly number[] => [0.25, 0.5, 0.75].map((part) => Math.ceil(rows * part));
-
-/** The smallest prices with at least a quarter, a half and three quarters of all `rows` at or below them. */
-export function quartilesOf({ prices, counts }: PriceRuns, rows: number): [number, number, number] {
-  const ranks = quartileRanks(rows);
-  const found: number[] = [];
-  let seen = 0;
-  for (let run = 0; found.length < ranks.length; run++) {
-    assert(run < counts.length, `the prices of ${rows} trades are counted, not of ${seen}`);
-    seen += counts[run];
-    while (found.length < ranks.length && seen >= ranks[found.length]) found.push(prices[run]);
-  }
-  return found as [number, number, number];
-}
+export const quartileRanks = (rows: number): readonly number[] =>
+  [0.25, 0.5, 0.75].map((part) => Math.ceil(rows * part));
 
 /** Trades, and the prices that they lie between, bounds included. */
 export interface PriceSpan {

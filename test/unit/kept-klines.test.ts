@@ -1,8 +1,8 @@
 /** The klines that the projector keeps, against the oracle of klines: every size, every field, and the exact totals. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { DayKlines } from '../../pipelines/rows/kept-klines.ts';
-import { quartileRanges, quartilesOf } from '../../pipelines/rows/kline-builder.ts';
+import { DayKlines, quartilesOf } from '../../pipelines/rows/kept-klines.ts';
+import { quartileRanges } from '../../pipelines/rows/kline-builder.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
