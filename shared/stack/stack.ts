@@ -12,7 +12,7 @@ import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay, setTimeout as sleep } from 'node:timers/promises';
 import { connect, describeUrl, MIGRATION_LOCK } from '../db/connect.ts';
-import { applyRoles, type DatabaseRole, isProvisioned, provisionRoles } from '../db/roles.ts';
+import { applyRoles, type DatabaseRole, provisionRoles, roleState } from '../db/roles.ts';
 import { explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import type { NatsRole } from '../nats/accounts.ts';
@@ -383,7 +383,9 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
  */
 async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void> {
   await using admin = await connect({ url: postgresUrl(record, secrets.databasePassword), name: 'tidemark roles' });
-  if (!(await isProvisioned(admin))) await provisionRoles(admin, databasePasswords(secrets));
+  const { isProvisioned, changes } = await roleState(admin);
+  if (!isProvisioned) await provisionRoles(admin, databasePasswords(secrets));
+  else if (changes.length === 0) return;
   const lock = [MIGRATION_LOCK, 0];
   const { rows } = await admin.query('select pg_try_advisory_lock($1, $2) as held', lock);
   if (!rows[0].held) return;

@@ -7,11 +7,10 @@ import { migrate } from '../../shared/db/migrate.ts';
 import {
   applyRoles,
   type DatabaseRole,
-  isProvisioned,
   provisionRoles,
-  roleChanges,
   roleName,
   rolePasswords,
+  roleState,
   roleTables,
 } from '../../shared/db/roles.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
@@ -242,7 +241,7 @@ describe('the owner', () => {
 describe('the roles of a database', () => {
   test('are what the tables say, of every table there is', async () => {
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
-    expect(await roleChanges(client)).toEqual([]);
+    expect((await roleState(client)).changes).toEqual([]);
     const { rows } = await client.query(
       `select relname from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,
     );
@@ -256,9 +255,9 @@ describe('the roles of a database', () => {
        create table somebodys (a int)`,
     );
     await using owner = await connect({ url: env.databaseUrls.owner, name: 'test' });
-    expect(await roleChanges(owner)).toHaveLength(3);
+    expect((await roleState(owner)).changes).toHaveLength(3);
     expect(await applyRoles(owner)).toBe(true);
-    expect(await roleChanges(owner)).toEqual([]);
+    expect((await roleState(owner)).changes).toEqual([]);
     expect(await as('serve', 'delete from coverage')).toBe(REFUSED);
     await execute(env.databaseUrl, 'drop table somebodys');
   });
@@ -276,7 +275,7 @@ describe('the roles of a database', () => {
     });
     expect([exit, json.present]).toEqual([0, []]);
     await using client = await connect({ url: own.databaseUrl, name: 'test' });
-    expect(await roleChanges(client)).toEqual([]);
+    expect((await roleState(client)).changes).toEqual([]);
     expect(rolePasswords([new URL('postgres://tidemark_serve:a%2Fb@h/d'), new URL('postgres://me:x@h/d')])).toEqual({
       serve: 'a/b',
     });
@@ -306,11 +305,20 @@ describe('the roles of a database', () => {
 
   test('of an earlier release, which lack the right to a setting, count as not made', async () => {
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
-    expect(await isProvisioned(client)).toBe(true);
+    expect((await roleState(client)).isProvisioned).toBe(true);
     // The lock of `provisionRoles`: other tests use the same roles.
     await client.query('begin; lock table pg_catalog.pg_db_role_setting in share row exclusive mode');
     await client.query('revoke set on parameter wal_compression from tidemark_ingest');
-    expect(await isProvisioned(client)).toBe(false);
+    expect((await roleState(client)).isProvisioned).toBe(false);
+    await client.query('rollback');
+  });
+
+  test('that a server lacks are named, and nothing is changed for the others before they are made', async () => {
+    await using client = await connect({ url: env.databaseUrl, name: 'test' });
+    await client.query('begin; lock table pg_catalog.pg_db_role_setting in share row exclusive mode');
+    for (const role of ['ingest', 'serve']) await client.query(`alter role tidemark_${role} rename to ${role}`);
+    const state = { missing: ['ingest', 'serve'], isProvisioned: false, changes: [] };
+    expect(await roleState(client)).toMatchObject(state);
     await client.query('rollback');
   });
 

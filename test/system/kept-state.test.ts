@@ -4,7 +4,7 @@ import { readdir } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { FORMER_NAMES, MIGRATIONS_DIR, pendingMigrations } from '../../shared/db/migrate.ts';
-import { roleChanges } from '../../shared/db/roles.ts';
+import { roleState } from '../../shared/db/roles.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Answer } from '../support/command.ts';
 import { type KeptState, keptAnswers, openKeptState } from '../support/kept-state.ts';
@@ -45,7 +45,7 @@ describe('a state folder of an earlier release', () => {
 
   test('belongs to roles from then on: nothing connects as its superuser any more', async () => {
     await using client = await connect({ url: kept.stack.databaseUrls.owner, name: 'test' });
-    expect(await roleChanges(client)).toEqual([]);
+    expect((await roleState(client)).changes).toEqual([]);
     const { json } = await kept.run(['doctor', '--check', 'roles']);
     expect(json.checks).toContainEqual(expect.objectContaining({ check: 'roles', state: 'ok', findings: [] }));
     const names = Object.values(kept.stack.databaseUrls).map((url) => new URL(url).username);

@@ -2,7 +2,7 @@
 
 import { connect, SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/connect.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
-import { missingRoles, roleChanges } from '../../../shared/db/roles.ts';
+import { roleState } from '../../../shared/db/roles.ts';
 import { CATALOG_TABLES, describeTable } from '../../../shared/db/schema.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { ALIGNED_COLUMNS } from '../../../shared/registry/definition.ts';
@@ -269,8 +269,7 @@ const roles: Check = {
         findings.push(warning(subject, what, ROLES_FIX));
       }
     }
-    if ((await missingRoles(database)).length > 0) return findings;
-    const changes = await roleChanges(database);
+    const { changes } = await roleState(database);
     return [...findings, ...changes.map((sql) => warning('privileges', `lacks: ${sql}`, ROLES_FIX))];
   },
 };
