@@ -106,14 +106,22 @@ function grantStatements(role: string): string[] {
   ];
 }
 
+/** The read roles whose privileges are not those that reads of this release need. */
+export async function faultyReadRoles(client: Queryable): Promise<string[]> {
+  const { rows } = await client.query('select r.role from read_roles r join pg_roles p on p.rolname = r.role');
+  const faulty: string[] = [];
+  for (const { role } of rows) {
+    if ((await readRoleFaults(client, String(role))).length > 0) faulty.push(String(role));
+  }
+  return faulty;
+}
+
 /** Grants the read roles what reads of this release need. The owner of the tables calls it after migrations. */
 export async function regrantReadRoles(client: Queryable): Promise<void> {
-  const { rows } = await client.query('select r.role from read_roles r join pg_roles p on p.rolname = r.role');
-  for (const { role } of rows) {
-    // A grant on a hypertable goes to each of its chunks, which is too much for every start.
-    if ((await readRoleFaults(client, String(role))).length === 0) continue;
+  // A grant on a hypertable goes to each of its chunks, which is too much for every start.
+  for (const role of await faultyReadRoles(client)) {
     await client.query('begin');
-    for (const statement of grantStatements(String(role))) await client.query(statement);
+    for (const statement of grantStatements(role)) await client.query(statement);
     await client.query('commit');
   }
 }

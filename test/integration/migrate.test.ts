@@ -147,6 +147,41 @@ describe('migrating an empty database', () => {
     for (const { applied, present } of reports) expect([...present, ...applied]).toEqual(files);
   });
 
+  test('that is done keeps no later start waiting', async () => {
+    await using client = await open(url);
+    await migrate(client, directory);
+    await using other = await open(url);
+    await other.query('select pg_advisory_lock($1, 0)', [MIGRATION_LOCK]);
+    const onWait = () => {
+      throw new Error('it waits');
+    };
+    expect(await migrate(client, directory, onWait)).toEqual({ applied: [], present: await allFiles() });
+  });
+
+  test.each([
+    ['dataset', 'delete from series; delete from coverage; delete from datasets where dataset_id = 1', 'datasets'],
+    ['coverage', 'delete from coverage where dataset_id = 1', 'coverage'],
+    ['series', 'delete from series where dataset_id = 1', 'series'],
+  ])('a start adds a %s that is missing, though every file is applied', async (_what, remove, table) => {
+    await using client = await open(url);
+    await migrate(client, directory);
+    const rows = async () => (await client.query(`select dataset_id from ${table} order by 1`)).rows;
+    const before = await rows();
+    await client.query(remove);
+    expect(await rows()).not.toEqual(before);
+    await migrate(client, directory);
+    expect(await rows()).toEqual(before);
+  });
+
+  test('a start gives a role its privilege back, though every file is applied', async () => {
+    await using client = await open(url);
+    await migrate(client, directory);
+    await client.query('revoke select on coverage from tidemark_serve');
+    await migrate(client, directory);
+    const { rows } = await client.query(`select has_table_privilege('tidemark_serve', 'coverage', 'select') as may`);
+    expect(rows).toEqual([{ may: true }]);
+  });
+
   test.each([
     ['waited for another process', `select pg_advisory_lock(${MIGRATION_LOCK}, 0)`],
     ['changed the schema', 'begin; create table schema_migrations ()'],

@@ -176,6 +176,14 @@ describe('tables of later migrations', () => {
   });
 });
 
+test('a privilege that a role lost is granted again by the next start', async () => {
+  await using client = await connect({ url: env.databaseUrl, name: 'test' });
+  await client.query(`revoke select on coverage from ${ROLE}`);
+  expect(await faultsOf(ROLE)).toEqual(['may not read coverage']);
+  await migrate(client);
+  expect(await faultsOf(ROLE)).toEqual([]);
+});
+
 describe('a role that can do more, or less', () => {
   const changes: readonly [string, (role: string) => string, (role: string) => string, RegExp][] = [
     [
