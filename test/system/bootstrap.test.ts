@@ -3,7 +3,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { chmod, cp, mkdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
+import { chmod, cp, mkdir, readFile, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { PATIENCE_MS } from '../support/patience.ts';
@@ -79,6 +79,15 @@ test('installs once, and again when the lock file changes', async () => {
   await writeLock('1.0.1');
   expect(bootstrap().status).toBe(0);
   expect(await runs()).toEqual(['install run', 'install run']);
+});
+
+test('a lock file that a checkout made newer, with the same bytes, is looked at once and not before every command', async () => {
+  const [lock, stamp] = ['package-lock.json', 'node_modules/.tidemark-stamp'].map((name) => join(root, name));
+  expect(bootstrap().status).toBe(0);
+  await utimes(stamp, new Date(0), new Date(0));
+  expect(bootstrap().status).toBe(0);
+  expect((await stat(stamp)).mtimeMs).toBeGreaterThan((await stat(lock)).mtimeMs);
+  expect(await runs()).toEqual(['install run']);
 });
 
 // Anybody may make a folder below the temporary directory; one that named a living process was waited for for ever.
