@@ -26,10 +26,10 @@ import type {
 } from '../sources/feed-types.ts';
 import { feeds } from '../sources/index.ts';
 import { type Context, retryThroughOutage } from './context.ts';
+import { IngestProgress } from './output.ts';
 import { startProjector, type WaitingProjector } from './projector.ts';
 import { documentsOf, type Retract, Retractions } from './retraction.ts';
 import { drainBacklog, makeStreams } from './streams.ts';
-import { IngestProgress } from './summary.ts';
 
 /** A source whose next documents are fetched while one is published. */
 export class PrefetchingSource implements Source, AsyncDisposable {
@@ -411,8 +411,9 @@ async function* notingFailures(
   feed: Feed,
   { results, isFollowed }: { readonly results: AsyncIterable<UnitResult>; readonly isFollowed: boolean },
 ): AsyncGenerator<UnitResult> {
+  const isRecorded = (code: string | undefined): code is string =>
+    isSourceFault(code) && !(isFollowed && isNotYet(feed, code));
   const note = async (dataset: string, source: string, code: string, reason: string) => {
-    if (isFollowed && isNotYet(feed, code)) return;
     await recordSourceFailure(pool, datasetOf(dataset), { source, code, reason }).catch((error) =>
       log.warn({ err: explain(error) }, 'a failure of a source could not be recorded'),
     );
@@ -420,13 +421,13 @@ async function* notingFailures(
   try {
     for await (const result of results) {
       const { dataset, partition, state, code, reason = '' } = result;
-      if (state === 'failed' && isSourceFault(code)) await note(dataset, sourceOf(dataset, partition), code, reason);
+      if (state === 'failed' && isRecorded(code)) await note(dataset, sourceOf(dataset, partition), code, reason);
       yield result;
     }
   } catch (error) {
     const code = codeOf(error);
     const [first] = feed.datasets;
-    if (isSourceFault(code)) await note(first.key, first.sources[0], code, explain(error));
+    if (isRecorded(code)) await note(first.key, first.sources[0], code, explain(error));
     throw error;
   }
 }

@@ -2,9 +2,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { summaryOf } from '../../pipelines/cli/commands/compact.ts';
-import { grouped, type Output } from '../../pipelines/cli/output.ts';
+import { grouped, type Output, Summary } from '../../pipelines/cli/output.ts';
 import { lineOf, textOf } from '../../pipelines/cli/over-partitions.ts';
-import { Summary } from '../../pipelines/cli/summary.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { feedOf } from '../../pipelines/sources/index.ts';
 import { SEED } from '../support/seed.ts';

@@ -10,10 +10,9 @@ import { archivedOf, checkSelection, type IngestRequest, ingest, planned } from 
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { SELECTION } from '../options.ts';
-import { table } from '../output.ts';
+import { Summary, table } from '../output.ts';
 import { selectedFeeds } from '../over-partitions.ts';
 import type { WaitingProjector } from '../projector.ts';
-import { Summary } from '../summary.ts';
 
 export async function runBackfill(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
   const { reason, compare } = command.values as { reason?: string; compare?: boolean };

@@ -13,9 +13,9 @@ import { type Context, openContext } from '../context.ts';
 import { ingest, isNotYet, openRun } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
+import { Summary } from '../output.ts';
 import { ALL, selectedFeeds } from '../over-partitions.ts';
 import { startProjector } from '../projector.ts';
-import { Summary } from '../summary.ts';
 
 export interface Pauses {
   readonly firstMs: number;
