@@ -265,7 +265,8 @@ export class CopyRows {
   }
 
   #buffer(capacity: number): Buffer {
-    // The capacity is for the longest possible texts; at least half of it is written.
+    // The capacity is for the longest possible texts. At least half of it is written, unless a vendor's rows have long columns
+    // that are not stored.
     if (capacity < 2 * REUSE_FROM_BYTES) return Buffer.allocUnsafeSlow(capacity);
     const slot = this.#next++ % 3;
     const kept = this.#kept[slot];

@@ -1,6 +1,7 @@
 /**
  * What the projectors of trades share. Events that are written as usual are read in WebAssembly (columns/rows.ts): their columns, for
- * one-second rows and klines, and their storage rows. The projector of an exchange reads the others one by one.
+ * one-second rows and klines, and their storage rows. The projector of an exchange reads the others one by one. The decoder copies
+ * its rows in and out by code of its own (row-scanner.ts), although it is alike: a fault that both had would be proved.
  */
 import { readFileSync } from 'node:fs';
 import type { TimeWindow } from '../../../shared/registry/keys.ts';

@@ -1,8 +1,8 @@
 /**
  * Cells of events for the projector. Each function reads one at `p` and returns the position behind it; what it read is in `value`
- * and its neighbours. A cell that is not as usual clears `isUsual`, which nothing but the next row sets. The code has nothing in
- * common with the decoder's scanner, so that a fault of one shows in the proof. It computes what DecimalReader of exact-decimal.ts
- * computes, operation by operation.
+ * and its neighbours. A cell that is not as usual clears `isUsual`, which nothing but the next row sets. Nothing is imported from
+ * the decoder's scanner, and values, times, sides and flags come from other operations than there, so that a fault of one shows in
+ * the proof. Decimals are computed as DecimalReader of exact-decimal.ts computes them, operation by operation.
  */
 export const LF: u32 = 10;
 export const COMMA: u32 = 44;
@@ -190,32 +190,40 @@ function printed(from: usize, end: usize): void {
   if (value !== sum + (left - margin)) odd();
 }
 
+/** Whether a letter stands at `p`, in any case. */
+function letter(p: usize, lower: u32): bool {
+  const c = byte(p);
+  return c === lower || c === lower - 32;
+}
+
 /** `buy` or `sell`, in any case. */
 export function side(p: usize): usize {
-  const word = load<u32>(p) | 0x20202020;
-  if ((word & 0xffffff) === 0x797562) {
-    whole = 0;
-    return p + 3;
+  const isSell = letter(p, 0x73);
+  whole = isSell ? 1 : 0;
+  if (isSell) {
+    if (!letter(p + 1, 0x65) || !letter(p + 2, 0x6c) || !letter(p + 3, 0x6c)) odd();
+    return p + 4;
   }
-  if (word !== 0x6c6c6573) odd();
-  whole = 1;
-  return p + 4;
+  if (!letter(p, 0x62) || !letter(p + 1, 0x75) || !letter(p + 2, 0x79)) odd();
+  return p + 3;
 }
 
 /** `True` or `False` in any case, `1` or `0`. */
 export function flag(p: usize): usize {
-  const first = byte(p);
-  if (first === 48 || first === 49) {
-    whole = first - 48;
+  const c = byte(p);
+  if (c <= 49) {
+    if (c < 48) odd();
+    whole = c & 1;
     return p + 1;
   }
-  const word = load<u32>(p) | 0x20202020;
-  if (word === 0x65757274) {
-    whole = 1;
+  const isTrue = letter(p, 0x74);
+  whole = isTrue ? 1 : 0;
+  if (isTrue) {
+    if (!letter(p + 1, 0x72) || !letter(p + 2, 0x75) || !letter(p + 3, 0x65)) odd();
     return p + 4;
   }
-  if (word !== 0x736c6166 || (byte(p + 4) | 0x20) !== 0x65) odd();
-  whole = 0;
+  if (!letter(p, 0x66) || !letter(p + 1, 0x61) || !letter(p + 2, 0x6c) || !letter(p + 3, 0x73) || !letter(p + 4, 0x65))
+    odd();
   return p + 5;
 }
 
