@@ -158,12 +158,15 @@ export class MirrorFolder implements AsyncDisposable {
     }
   }
 
-  /** Whether a file has these bytes. It reads all of them. */
+  /** Whether a file has these bytes. It reads all of them. @throws the signal's reason */
   async holds({ path, bytes, sha256 }: NamedBytes, signal?: AbortSignal): Promise<boolean> {
     if ((await this.sizeOf(path)) !== bytes) return false;
     const file = await open(join(this.path, path), constants.O_RDONLY);
     const hash = createHash('sha256');
-    for await (const chunk of file.createReadStream({ highWaterMark: 1 << 20, signal })) hash.update(chunk as Buffer);
+    for await (const chunk of file.createReadStream({ highWaterMark: 1 << 20 })) {
+      signal?.throwIfAborted();
+      hash.update(chunk as Buffer);
+    }
     return hash.digest('hex') === sha256;
   }
 

@@ -138,6 +138,16 @@ test('a later run goes on with what a stopped one kept', async () => {
   });
 });
 
+test('a run that was stopped while it hashed a kept file ended with an error of the reader of files', async () => {
+  await run();
+  await using folder = await MirrorFolder.open(copy, 'lake', server.url);
+  const bytes = contents.get(FIRST)!;
+  const stopping = new AbortController();
+  const held = folder.holds({ path: rowsOf(FIRST), bytes: bytes.length, sha256: sha256Of(bytes) }, stopping.signal);
+  stopping.abort('stop');
+  await expect(held).rejects.toBe('stop');
+});
+
 test('what was kept of another file is discarded, and the file downloaded whole', async () => {
   const path = rowsOf(FIRST);
   server.tags = 'none';
