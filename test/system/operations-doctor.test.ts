@@ -131,6 +131,15 @@ const FAULTS: readonly Fault[] = [
     severity: 'warning',
   },
   {
+    check: 'roles',
+    name: 'who loads may not create chunks: a right that only provisioning gives, which an upgrade may have left out',
+    make: () => sql('revoke create on schema _timescaledb_internal from tidemark_ingest'),
+    mend: () => sql('grant create on schema _timescaledb_internal to tidemark_ingest'),
+    says: /provisioning: lacks a right that this release gives its roles/,
+    fix: /tidemark migrate with SVC_DATABASE_ADMIN_URL/,
+    severity: 'warning',
+  },
+  {
     check: 'storage',
     name: 'a column of another type',
     make: () => sql('alter table canonical_aligned_1s_aggregates alter column bucket_sha256 type varchar'),

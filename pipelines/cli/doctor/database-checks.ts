@@ -269,7 +269,11 @@ const roles: Check = {
         findings.push(warning(subject, what, ROLES_FIX));
       }
     }
-    const { changes } = await roleState(database);
+    const { missing, isProvisioned, changes } = await roleState(database);
+    if (missing.length === 0 && !isProvisioned) {
+      const fix = './tidemark migrate with SVC_DATABASE_ADMIN_URL (docs/operations.md, "Roles of the database")';
+      findings.push(warning('provisioning', 'lacks a right that this release gives its roles', fix));
+    }
     return [...findings, ...changes.map((sql) => warning('privileges', `lacks: ${sql}`, ROLES_FIX))];
   },
 };
