@@ -22,5 +22,9 @@ for (const name of STOP_SIGNALS) {
     if (process.listenerCount(name) <= 2) process.exit(EXIT.INTERRUPTED);
   });
 }
-process.exitCode = await run(process.argv.slice(2), PROCESS_IO);
-if (unwritten) process.exitCode ||= EXIT.FAILED;
+const code = await run(process.argv.slice(2), PROCESS_IO);
+for (const output of [process.stdout, process.stderr]) {
+  await new Promise<void>((resolve) => output.write('', () => resolve()));
+}
+// Everything is closed. Without this, Node would free its heap piece by piece first: 20 ms after a day of trades.
+process.exit(code || (unwritten ? EXIT.FAILED : 0));
