@@ -135,7 +135,7 @@ const FAULTS: readonly Fault[] = [
     name: 'who loads may not create chunks: a right that only provisioning gives, which an upgrade may have left out',
     make: () => sql('revoke create on schema _timescaledb_internal from tidemark_ingest'),
     mend: () => sql('grant create on schema _timescaledb_internal to tidemark_ingest'),
-    says: /provisioning: lacks a right that this release gives its roles/,
+    says: /provisioning: has another owner .* or lacks the right to create chunks/,
     fix: /tidemark migrate with SVC_DATABASE_ADMIN_URL/,
     severity: 'warning',
   },

@@ -272,7 +272,9 @@ const roles: Check = {
     const { missing, isProvisioned, changes } = await roleState(database);
     if (missing.length === 0 && !isProvisioned) {
       const fix = './tidemark migrate with SVC_DATABASE_ADMIN_URL (docs/operations.md, "Roles of the database")';
-      findings.push(warning('provisioning', 'lacks a right that this release gives its roles', fix));
+      const what =
+        'has another owner than tidemark_owner, or lacks the right to create chunks or to set wal_compression';
+      findings.push(warning('provisioning', what, fix));
     }
     return [...findings, ...changes.map((sql) => warning('privileges', `lacks: ${sql}`, ROLES_FIX))];
   },
