@@ -195,7 +195,7 @@ let filled = 0;
  * Fills free memory with the pages of a file without content, as the page cache of a machine fills in use. Where a hypervisor takes
  * free memory back, the first use of each page takes 10 µs, and in a cache that is full 2.
  */
-async function useMemory(directory: string): Promise<void> {
+export async function useMemory(directory: string): Promise<void> {
   const free = Number(/^MemFree:\s+(\d+)/m.exec(await readFile('/proc/meminfo', 'utf8'))?.[1] ?? 0);
   const pieces = Math.floor(((free - LEFT_FREE_KIB) * 1024) / PIECE_BYTES);
   if (pieces <= 0) return;

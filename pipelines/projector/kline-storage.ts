@@ -30,8 +30,8 @@ import {
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { KeptKlines } from '../rows/binary-copy.ts';
 import { exactDecimal } from '../rows/exact-decimal.ts';
-import { DayKlines, type KeptValue, nativeValues } from '../rows/kept-klines.ts';
-import { type PriceRuns, type PriceSpan, quartileRanges, type TradeBucket, together } from '../rows/kline-builder.ts';
+import { DayKlines, type KeptValue, nativeValues, type PriceSpan, quartileRanges } from '../rows/kept-klines.ts';
+import { type PriceRuns, type TradeBucket, together } from '../rows/kline-builder.ts';
 import { CopyIn } from './copy-in.ts';
 
 /** The shortest klines that are kept. */

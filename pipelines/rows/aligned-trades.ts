@@ -185,6 +185,6 @@ export class AlignedTrades {
 
 function addTo(sums: ExactBuckets, second: number, reader: DecimalReader, bytes: Buffer, start: number): void {
   if (!reader.inexact) sums.add(second, reader.mantissa, reader.scale);
-  else if (reader.long) sums.addLong(second, reader.units, reader.fine);
+  else if (reader.long && sums.hasUsualScale) sums.addLong(second, reader.units, reader.fine);
   else sums.addExact(second, exactDecimal(bytes.toString('latin1', start, reader.end)));
 }

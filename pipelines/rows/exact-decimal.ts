@@ -67,7 +67,7 @@ export function nearestFloat(mantissa: bigint, scale: number): number {
 const MAX_EXACT = 2 ** 53;
 /** Exchanges print 1e-8. */
 const USUAL_SCALE = 8;
-/** Decimals after the first eight, which are summed separately: floats are printed with up to 20 in all. */
+/** Decimals after those of a unit, which are summed separately: floats are printed with up to 20 in all. */
 const FINE_DIGITS = 12;
 const FINE_LIMIT = 10 ** FINE_DIGITS;
 const LONG_SCALE = USUAL_SCALE + FINE_DIGITS;
@@ -82,13 +82,18 @@ const FRACTION_MARGIN = 2 ** -50;
 export class ExactBuckets {
   readonly #units: Float64Array;
   #scale: number;
-  /** The rest below one unit, in units of 10^-LONG_SCALE; allocated with the first long decimal. */
+  /** The rest below one unit, in 10^-12 of it; allocated with the first long decimal. */
   #fine: Float64Array | undefined;
   readonly #large = new Map<number, ExactDecimal>();
 
   constructor(buckets: number, scale = USUAL_SCALE) {
     this.#units = new Float64Array(buckets);
     this.#scale = scale;
+  }
+
+  /** Whether units are those of DecimalReader. */
+  get hasUsualScale(): boolean {
+    return this.#scale === USUAL_SCALE;
   }
 
   /** Sets all sums to 0. */
@@ -112,17 +117,18 @@ export class ExactBuckets {
   }
 
   #addFine(bucket: number, mantissa: number, scale: number): void {
-    if (scale > LONG_SCALE || this.#scale !== USUAL_SCALE) {
+    const longScale = this.#scale + FINE_DIGITS;
+    if (scale > longScale) {
       this.addExact(bucket, { mantissa: BigInt(mantissa), scale });
       return;
     }
-    const unit = POWERS_OF_TEN[scale - USUAL_SCALE];
+    const unit = POWERS_OF_TEN[scale - this.#scale];
     // The quotient of a mantissa below 2^53 is too far from the next integer to be rounded up to it.
     const units = Math.floor(mantissa / unit);
-    this.addLong(bucket, units, (mantissa - units * unit) * POWERS_OF_TEN[LONG_SCALE - scale]);
+    this.addLong(bucket, units, (mantissa - units * unit) * POWERS_OF_TEN[longScale - scale]);
   }
 
-  /** Adds units / 10^8 + fine / 10^20. */
+  /** Adds units of 10^-scale, and what is finer in 10^-12 of one. */
   addLong(bucket: number, units: number, fine: number): void {
     this.#fine ??= new Float64Array(this.#units.length);
     let sum = this.#units[bucket] + units;
@@ -131,15 +137,15 @@ export class ExactBuckets {
       rest -= FINE_LIMIT;
       sum++;
     }
-    if (sum < MAX_EXACT && this.#scale === USUAL_SCALE) {
+    if (sum < MAX_EXACT) {
       this.#units[bucket] = sum;
       this.#fine[bucket] = rest;
     } else {
-      this.addExact(bucket, longDecimal(units, fine));
+      this.addExact(bucket, longDecimal(units, fine, this.#scale));
     }
   }
 
-  /** Adds units / 10^scale + fine / 10^20 to each of the first `count` buckets; fine is 0 where the scale is not the usual one. */
+  /** Adds to each of the first `count` buckets, as `addLong`. */
   addAll(buckets: Int32Array, units: Float64Array, fines: Float64Array, count: number): void {
     const sums = this.#units;
     for (let at = 0; at < count; at++) {
@@ -162,15 +168,15 @@ export class ExactBuckets {
     const fine = this.#fine?.[bucket] ?? 0;
     const large = this.#large.get(bucket);
     if (large === undefined && fine === 0) return units / POWERS_OF_TEN[this.#scale];
-    const small = fine === 0 ? { mantissa: BigInt(units), scale: this.#scale } : longDecimal(units, fine);
+    const small = fine === 0 ? { mantissa: BigInt(units), scale: this.#scale } : longDecimal(units, fine, this.#scale);
     const sum = large === undefined ? small : addDecimals(large, small);
     return nearestFloat(sum.mantissa, sum.scale);
   }
 }
 
-const longDecimal = (units: number, fine: number): ExactDecimal => ({
+const longDecimal = (units: number, fine: number, scale: number): ExactDecimal => ({
   mantissa: BigInt(units) * BigInt(FINE_LIMIT) + BigInt(fine),
-  scale: LONG_SCALE,
+  scale: scale + FINE_DIGITS,
 });
 
 export function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {

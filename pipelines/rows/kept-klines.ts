@@ -8,13 +8,13 @@ import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
-import { KlineBuilder, type PriceRuns, quartileRanks, type TradeBucket, type Trades } from './kline-builder.ts';
+import { KlineBuilder, type PriceRuns, type TradeBucket, type Trades } from './kline-builder.ts';
 
 /** Trades with what one-second rows are made from, too. */
 export interface TradeColumns extends Trades {
   /** Seconds since the partition begins. */
   readonly seconds: Int32Array;
-  /** Quantity and quote quantity in units of ExactBuckets, and what is finer, in units of 10^-20. */
+  /** Quantity and quote quantity in units of ExactBuckets, and what is finer, in 10^-12 of one. */
   readonly quantityUnits: Float64Array;
   readonly quantityFines: Float64Array;
   readonly quoteUnits: Float64Array;
@@ -152,6 +152,35 @@ function unitsOf(value: number): ExactDecimal {
   return value < SHORT_BELOW && units / 1e8 === value
     ? { mantissa: BigInt(units), scale: 8 }
     : exactDecimal(String(value));
+}
+
+/** The places of the quartiles among that many rows in ascending order, counted from 1. */
+export const quartileRanks = (rows: number): readonly number[] =>
+  [0.25, 0.5, 0.75].map((part) => Math.ceil(rows * part));
+
+/** Trades, and the prices that they lie between, bounds included. */
+export interface PriceSpan {
+  readonly trades: number;
+  readonly low: number;
+  readonly high: number;
+}
+
+/**
+ * Where each quartile of all trades lies, bounds included. It is not below the price at which spans that begin there or lower
+ * could hold enough trades, and not above the price at which spans that end there or lower do. Without trades there are none.
+ */
+export function quartileRanges(spans: readonly PriceSpan[]): { readonly low: number; readonly high: number }[] {
+  const reach = (of: 'low' | 'high', rank: number): number => {
+    let seen = 0;
+    for (const span of spans.toSorted((x, y) => x[of] - y[of])) {
+      seen += span.trades;
+      if (seen >= rank) return span[of];
+    }
+    throw new RangeError(`no trade is number ${rank} of ${seen}`);
+  };
+  if (spans.length === 0) return [];
+  const ranks = quartileRanks(spans.reduce((sum, { trades }) => sum + trades, 0));
+  return ranks.map((rank) => ({ low: reach('low', rank), high: reach('high', rank) }));
 }
 
 /** The smallest prices with at least a quarter, a half and three quarters of all `rows` at or below them. */

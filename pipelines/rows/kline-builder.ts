@@ -6,6 +6,7 @@
 import { KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import type { PartitionWindow } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal } from './exact-decimal.ts';
+import { LongTrades } from './long-trades.ts';
 
 const MINUTE_MS = KEPT_SIZES_MS[0];
 /** Decimals of the usual prices and of all quantities that are summed as integers. */
@@ -126,6 +127,8 @@ export class KlineBuilder {
   /** Those of the minute of the last trade. */
   #prices = new PriceCounts();
   #minute = -1;
+  /** Trades whose quantities are finer than 1e-8. */
+  #long: LongTrades | undefined;
   #tickScale = 10 ** USUAL_DECIMALS;
   #tickDecimals = USUAL_DECIMALS;
 
@@ -167,19 +170,23 @@ export class KlineBuilder {
       state[at + MAKERS] += makers[row];
       const ticks = Math.round(price * this.#tickScale);
       const units = Math.round(quantity * UNIT);
-      if (
-        price < MAX_PRICE &&
-        quantity < MAX_QUANTITY &&
-        ticks / this.#tickScale === price &&
-        units / UNIT === quantity
-      ) {
-        if (!this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
+      const inTicks = price < MAX_PRICE && ticks / this.#tickScale === price;
+      if (!inTicks || !this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
+      if (inTicks && quantity < MAX_QUANTITY && units / UNIT === quantity) {
         this.#addUnits(minute, ticks, units, makers[row]);
-      } else {
-        this.#prices.addPrice(price);
+      } else if (!inTicks || quantity >= MAX_QUANTITY || !this.#addLong(minute, ticks, quantity, makers[row])) {
         this.#addUnusual(minute, price, quantity, makers[row]);
       }
     }
+  }
+
+  /** Adds a trade whose quantity is finer than 1e-8. @returns whether it could be. */
+  #addLong(minute: number, ticks: number, quantity: number, isMaker: number): boolean {
+    this.#long ??= new LongTrades(this.#minutes);
+    if (!this.#long.read(quantity)) return false;
+    if (this.#long.add(minute, ticks, this.#tickDecimals, isMaker)) return true;
+    this.#carryLong(minute);
+    return this.#long.add(minute, ticks, this.#tickDecimals, isMaker);
   }
 
   #addUnits(minute: number, ticks: number, units: number, isMaker: number): void {
@@ -208,7 +215,7 @@ export class KlineBuilder {
     }
   }
 
-  /** Adds a trade that the fast path cannot: its price has more decimals than the tick, or its price or quantity is not a multiple of 1e-8. */
+  /** Adds a trade that the fast paths cannot: its price has more decimals than the tick, or price or quantity is very long or large. */
   #addUnusual(minute: number, price: number, quantity: number, isMaker: number): void {
     const units = Math.round(quantity * UNIT);
     if (price < MAX_PRICE && quantity < MAX_QUANTITY && units / UNIT === quantity) {
@@ -237,8 +244,14 @@ export class KlineBuilder {
     });
   }
 
+  #carryLong(minute: number): void {
+    const totals = this.#long?.take(minute, this.#tickDecimals);
+    if (totals) this.#addCarried(minute, totals);
+  }
+
   /** Moves the sums of a minute into exact totals: with base b, the sum of squares is n b² + 2 b Σd + Σd². */
   #carry(minute: number): void {
+    this.#carryLong(minute);
     const at = minute * MEMBERS;
     const sums = this.#state.subarray(at + COUNT, at + MEMBERS);
     if (sums[0] === 0) return;
@@ -468,33 +481,4 @@ function mergeTwo(a: PriceRuns, b: PriceRuns): PriceRuns {
     counts[length++] = b.counts[j];
   }
   return { prices: prices.subarray(0, length), counts: counts.subarray(0, length) };
-}
-
-/** The places of the quartiles among that many rows in ascending order, counted from 1. */
-export const quartileRanks = (rows: number): readonly number[] =>
-  [0.25, 0.5, 0.75].map((part) => Math.ceil(rows * part));
-
-/** Trades, and the prices that they lie between, bounds included. */
-export interface PriceSpan {
-  readonly trades: number;
-  readonly low: number;
-  readonly high: number;
-}
-
-/**
- * Where each quartile of all trades lies, bounds included. It is not below the price at which spans that begin there or lower
- * could hold enough trades, and not above the price at which spans that end there or lower do. Without trades there are none.
- */
-export function quartileRanges(spans: readonly PriceSpan[]): { readonly low: number; readonly high: number }[] {
-  const reach = (of: 'low' | 'high', rank: number): number => {
-    let seen = 0;
-    for (const span of spans.toSorted((x, y) => x[of] - y[of])) {
-      seen += span.trades;
-      if (seen >= rank) return span[of];
-    }
-    throw new RangeError(`no trade is number ${rank} of ${seen}`);
-  };
-  if (spans.length === 0) return [];
-  const ranks = quartileRanks(spans.reduce((sum, { trades }) => sum + trades, 0));
-  return ranks.map((rank) => ({ low: reach('low', rank), high: reach('high', rank) }));
 }

@@ -1,8 +1,7 @@
 /** The klines that the projector keeps, against the oracle of klines: every size, every field, and the exact totals. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { DayKlines, quartilesOf } from '../../pipelines/rows/kept-klines.ts';
-import { quartileRanges } from '../../pipelines/rows/kline-builder.ts';
+import { DayKlines, quartileRanges, quartilesOf } from '../../pipelines/rows/kept-klines.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
@@ -43,6 +42,17 @@ function numericAt(copy: Buffer, at: number): string {
   const places = 4 * (digits - 1 - weight);
   const scaled = places <= scale ? value * 10n ** BigInt(scale - places) : value / 10n ** BigInt(places - scale);
   return plain(scaled, scale);
+}
+
+/** The decimals of the totals of the first row. */
+function scalesOf(copy: Buffer): number[] {
+  const scales: number[] = [];
+  let at = 2;
+  for (const { pg } of KEPT_COLUMNS.native) {
+    if (pg === 'numeric') scales.push(copy.readInt16BE(at + 4 + 6));
+    at += 4 + copy.readInt32BE(at);
+  }
+  return scales;
 }
 
 /** A decimal without zeros at the end. */
@@ -147,12 +157,70 @@ describe('kept klines', () => {
     );
   });
 
-  test('of a busy minute: sums beyond 2^53, a tick that becomes finer', () => {
-    const trades = Array.from({ length: 5000 }, (_, index) => ({
+  // Digests of klines that earlier releases stored hold the number of decimals of each total.
+  test('of quantities with more than eight decimals: totals are exact, with the most decimals of a trade', () => {
+    const decimals = (text: string) => /\.(\d+)$/.exec(text)?.[1].length ?? 0;
+    const long = fc
+      .tuple(fc.nat(3e8), fc.integer({ min: 1, max: 999 }))
+      .map(([units, fine]) => units / 1e8 + fine * 1e-13);
+    const of = (quantities: fc.Arbitrary<number>) =>
+      fc.record({
+        price: fc
+          .integer({ min: 59_990, max: 60_010 })
+          .chain((units) => fc.constantFrom(units, units / 10, units / 100)),
+        quantity: quantities.filter((value) => value > 1e-6 && value < 9e6),
+        maker: fc.constantFrom(0 as const, 1 as const),
+        ms: fc.nat(59_999),
+      });
+    const lists = [long, fc.oneof({ weight: 5, arbitrary: long }, decimalOf(1e10, 8))].map((quantities) =>
+      fc.array(of(quantities), { minLength: 1, maxLength: 40, size: 'max' }),
+    );
+    fc.assert(
+      fc.property(fc.oneof(...lists), (list) => {
+        const trades = list.map(({ price, quantity, maker, ms }, index) => ({
+          ...{ price, quantity, is_buyer_maker: maker, trade_id: index + 1, timestamp: DAY + ms },
+        }));
+        const klines = new DayKlines({ key: 'day', fromMs: DAY, toMs: DAY + DAY_MS });
+        for (const one of trades) klines.add(one.timestamp, one.trade_id, one.price, one.quantity, one.is_buyer_maker);
+        const { native } = klines.build(7);
+        expect(rowsOf(native, 'native')).toEqual(expectedNative(trades, DAY));
+        const isUsual = trades.some(({ quantity }) => decimals(String(quantity)) <= 8);
+        const most = (of: typeof trades, scale: (price: number, quantity: number) => number, usual: number) =>
+          Math.max(
+            isUsual ? usual : 0,
+            ...of.map(({ price, quantity }) => scale(decimals(String(price)), decimals(String(quantity)))),
+          );
+        const makers = trades.filter((one) => one.is_buyer_maker === 1);
+        expect(scalesOf(native)).toEqual([
+          most(trades, (price) => price, 8),
+          most(trades, (price) => 2 * price, 16),
+          most(trades, (_, quantity) => quantity, 8),
+          most(trades, (price, quantity) => price + quantity, 16),
+          most(makers, (_, quantity) => quantity, 8),
+          most(makers, (price, quantity) => price + quantity, 16),
+        ]);
+      }),
+      { numRuns: runs(150) },
+    );
+  });
+
+  const cents = (least: number, count: number) => (index: number) => least + ((index * 7919) % count) / 100;
+  test.each([
+    ['four decimals', cents(60_000, 90_000), (index: number) => 1 + ((index * 104_729) % 1e9) / 1e4],
+    ['16 decimals', cents(30_000, 4_000_000), (index: number) => (((index * 104_729) % 3e8) / 1e8 + 1e-3) * 1.1],
+    [
+      '15 decimals, prices far apart',
+      cents(30_000, 4_000_000),
+      (index: number) => Number(`0.0000011000000${10 + (index % 90)}`),
+    ],
+    ['13 decimals, many', (index: number) => (index < 9 ? 30_000 : 40_485.75), () => 0.0000019999997],
+    ['nine decimals, very large', () => 42_000.5, (index: number) => 8_000_000 + ((index * 104_729) % 1e9) / 1e9],
+  ])('of a busy minute: sums beyond 2^53, a tick that becomes finer, quantities of %s', (_, priceOf, quantityOf) => {
+    const trades = Array.from({ length: 9999 }, (_, index) => ({
       trade_id: index + 1,
       timestamp: DAY + index,
-      price: index === 4000 ? 61_234.567_8 : 60_000 + ((index * 7919) % 90_000) / 100,
-      quantity: 1 + ((index * 104_729) % 1e9) / 1e4,
+      price: index === 9500 ? 61_234.567_8 : priceOf(index),
+      quantity: quantityOf(index),
       is_buyer_maker: (index % 3 === 0 ? 1 : 0) as 0 | 1,
     }));
     const klines = new DayKlines({ key: 'day', fromMs: DAY, toMs: DAY + DAY_MS });

@@ -6,7 +6,15 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { RowColumns } from '../../pipelines/sources/trades/row-columns.ts';
 import { runs } from '../support/seed.ts';
-import { decimal, EXCHANGE_A, EXCHANGE_B, LAYOUTS, type TradeLayout, usualDecimal } from '../support/trade-layouts.ts';
+import {
+  decimal,
+  EXCHANGE_A,
+  EXCHANGE_B,
+  EXCHANGE_C,
+  LAYOUTS,
+  type TradeLayout,
+  usualDecimal,
+} from '../support/trade-layouts.ts';
 
 const readOf = (layout: TradeLayout) => (layout === EXCHANGE_A ? 'readA' : layout === EXCHANGE_B ? 'readB' : 'readC');
 
@@ -79,6 +87,28 @@ test.each(LAYOUTS)(
   },
 );
 
+test.each([
+  { layout: EXCHANGE_B, places: [3, 4] },
+  { layout: EXCHANGE_C, places: [4, 3] },
+])(
+  'sizes of $layout.dataset.key that are printed with 16 and 17 digits are read, and only in WebAssembly',
+  (subject) => {
+    const { layout, places } = subject;
+    const sizes = Array.from({ length: 3000 }, (_, index) => (((index * 104_729) % 3e8) / 1e8 + 1e-3) * 1.1);
+    expect(sizes.filter((size) => String(size).length > 17).length).toBeGreaterThan(1000);
+    const lines = sizes.map((size, index) => {
+      const cells = layout.row(1 + index).split(',');
+      cells[places[0]] = String(42_000 + (index % 700) / 10);
+      cells[places[1]] = String(size);
+      return cells.join(',');
+    });
+    const calls = callsOf(layout, Buffer.from(lines.map((line) => `${line}\n`).join('')));
+    expect(calls.reduce((sum, [rows]) => sum + rows, 0)).toBe(3000);
+    const alone = lines.map((line) => leftAlone(layout, line));
+    expect(made(layout, lines, 3000)).toEqual(made(layout, alone, 3000));
+  },
+);
+
 test('an event that is cut off is left, even where digits lie behind the events', () => {
   for (const layout of LAYOUTS) {
     const [good, ...rest] = usualRows(layout, 600).map((line) => `${line}\n`);
@@ -118,6 +148,11 @@ test('events of any byte changed are read or refused as one by one', () => {
 });
 
 const PAST_64_BITS = ['18446744073709551621', '18446744073709551621.5', '1844674407370955162.15', `${2n ** 128n + 7n}`];
+/** Multiples of 2^64, with 20 digits: 0 in 64 bits. They were read as 0. */
+const ZERO_IN_64_BITS = [1n, 2n, 3n, 4n, 5n].flatMap((factor) => {
+  const digits = String(factor * 2n ** 64n);
+  return [`0.${digits}`, `${digits.slice(0, 6)}.${digits.slice(6)}`, `${digits.slice(0, 8)}.${digits.slice(8)}`];
+});
 /** Nearly halfway between two doubles: the sum of the two parts alone is the wrong one. */
 const HALFWAY = ['7856.829874917359575', '6114.787816480966739'];
 
@@ -126,7 +161,7 @@ test.each(LAYOUTS)(
   (layout) => {
     const decimals = layout.columns.flatMap(({ bad }, column) => (bad.includes('1e309') ? [column] : []));
     expect(decimals.length).toBeGreaterThan(1);
-    const values = [...PAST_64_BITS, ...HALFWAY, '12345678901234567e-05', '12345678.901234567e-05'];
+    const values = [...PAST_64_BITS, ...ZERO_IN_64_BITS, ...HALFWAY, '12345678901234567e-05', '12345678.901234567e-05'];
     for (const cells of decimals.flatMap((column) => values.map((value) => ({ [column]: value })))) {
       const lines = usualRows(layout, 20).with(9, layout.row(10, cells));
       expect(made(layout, lines, 20)).toEqual(

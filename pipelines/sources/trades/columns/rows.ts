@@ -13,16 +13,19 @@ import {
   isExact,
   isUsual,
   LF,
-  MAX_EXACT,
+  longProduct,
   mantissa,
   milliseconds,
   newRow,
   number,
   odd,
   power,
+  QUOTE_SCALE,
   rest,
   scale,
+  shortProduct,
   side,
+  TICK_SCALE,
   text,
   units,
   value,
@@ -32,8 +35,6 @@ import {
 /** Most bytes of events that are read at once. Of the shortest, those of exchange A with 26 bytes, they hold 2,520. */
 export const INPUT_BYTES: i32 = 65536;
 export const MAX_ROWS: i32 = 2528;
-/** The quote quantities of exchange B are summed in units of 10^-10. */
-const QUOTE_SCALE: i32 = 10;
 
 /** Events, and zeros behind them, at which every cell ends. */
 export const input: usize = memory.data(65600);
@@ -46,7 +47,7 @@ export const times: usize = memory.data(20224);
 export const ids: usize = memory.data(20224);
 export const prices: usize = memory.data(20224);
 export const quantities: usize = memory.data(20224);
-/** Of quantity and quote quantity: units, and what is finer, in units of 10^-20. */
+/** Of quantity and quote quantity: units, and what is finer, in 10^-12 of one. */
 export const quantityUnits: usize = memory.data(20224);
 export const quantityFines: usize = memory.data(20224);
 export const quoteUnits: usize = memory.data(20224);
@@ -188,25 +189,28 @@ export function readB(from: usize, to: usize, most: i32, fromMs: f64, toMs: f64)
     if (!isExact) odd();
     p = decimal(comma(p));
     const size = value;
-    const product = priceMantissa * mantissa;
     const places = priceScale + scale;
     const ofSize = units;
     const fineOfSize = fine;
-    if (!isExact || !hasUnits || product >= MAX_EXACT || places > QUOTE_SCALE) odd();
+    if (!hasUnits) odd();
+    else if (isExact && places <= QUOTE_SCALE) shortProduct(priceMantissa, mantissa, places);
+    else if (priceScale <= TICK_SCALE) longProduct(priceMantissa * power(TICK_SCALE - priceScale), ofSize, fineOfSize);
+    else odd();
+    const quote = value;
+    const quoteSum = units;
+    const fineOfQuote = fine;
     p = number(comma(p));
     const ms = whole;
     if (byte(p) !== LF) p = rest(comma(p));
     if (!isUsual || ms < <u64>fromMs || ms >= <u64>toMs) break;
-    const quoteSum = product * power(QUOTE_SCALE - places);
-    if (quoteSum >= MAX_EXACT) break;
-    addUnits(ofSize, fineOfSize, quoteSum, 0);
+    addUnits(ofSize, fineOfSize, quoteSum, fineOfQuote);
     add(ms, <u64>fromMs, id, price, size, isSell);
     begin(7);
     int8(ms);
     int8(id);
     float8(price);
     float8(size);
-    float8(product / power(places));
+    float8(quote);
     word(isSell);
     bytes(at, instrument);
     at = p + 1;
