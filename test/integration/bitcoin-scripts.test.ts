@@ -65,11 +65,11 @@ function expectAlike(chain: Chain, tx: Transaction, told: Told): void {
     expect({ hex: script.toString('hex'), asm: scriptAsm(script, 'input') }).toEqual(scriptSig);
   }
   for (const [index, { script }] of tx.outputs.entries()) {
-    const { type, addresses } = scriptKind(script, chain);
+    const { type, address } = scriptKind(script, chain);
     const { scriptPubKey } = told.vout[index];
-    const ours = { hex: script.toString('hex'), asm: scriptAsm(script, 'output'), type, addresses };
-    const { hex, asm, type: theirType, address } = scriptPubKey;
-    expect(ours).toEqual({ hex, asm, type: theirType, addresses: address === undefined ? [] : [address] });
+    const ours = { hex: script.toString('hex'), asm: scriptAsm(script, 'output'), type, address };
+    const { hex, asm, type: theirType, address: theirAddress } = scriptPubKey;
+    expect(ours).toEqual({ hex, asm, type: theirType, address: theirAddress });
   }
 }
 

@@ -13,10 +13,10 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
 import { sequence } from '../support/proof-log.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 
 const A = 'exchange_a_spot_trades';
 const B = 'exchange_b_spot_trades';
@@ -378,7 +378,7 @@ describe('the client', () => {
 
   // Heartbeats come each second: without any for two the connection is taken for lost, although nothing broke it.
   test('follows on when the network swallows what the service sends and no connection breaks', async () => {
-    await using proxy = await startNatsProxy(serving.url);
+    await using proxy = await startStoreProxy(serving.url);
     const baseUrl = proxy.url.replace(/\/$/, '');
     let asked = 0;
     const changes = new Changes({

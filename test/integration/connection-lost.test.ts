@@ -8,9 +8,10 @@ import { connect, createPool } from '../../shared/db/connect.ts';
 import { explain } from '../../shared/errors.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { given } from '../support/given.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
+import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { eventually } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 
 test('lost between two queries of a transaction it fails the next one, where it ended the process', async () => {
   await using env = await createMigratedEnv();
@@ -55,11 +56,30 @@ test('the reason why a read found no database is said once', async () => {
   );
 });
 
+// A server that ends a session says so. A network that breaks says nothing, and half of what was sent may have arrived.
+test('a database connection that is cut in the middle of a COPY costs a restart of its projector, and no row', async () => {
+  await using system = await System.create();
+  const day = { day: '2024-03-01', rows: 300_000, seed: 1, timeUnit: 'ms' } as const;
+  await writeDocument(system.vendor, day.day, csvOf(day));
+  await using proxy = await startStoreProxy(system.env.databaseUrls.ingest);
+  // In the midst of 25 MB of rows.
+  proxy.cutAfter(8 << 20);
+  const backfill = ['backfill', DATASET, '--from', day.day, '--to', day.day, '--json'];
+  const { exit, json, stderr } = await system.run(backfill, { SVC_DATABASE_URL: proxy.url });
+  expect(proxy.hasCut()).toBe(true);
+  expect(stderr.match(/projector starts again/g)).toHaveLength(1);
+  expect({ exit, proved: json.proved }).toEqual({ exit: 0, proved: 1 });
+  const { rows } = await system.client.query(
+    `select count(*)::int as rows, count(distinct trade_id)::int as trades from ${DATASET}`,
+  );
+  expect(rows).toEqual([{ rows: day.rows, trades: day.rows }]);
+});
+
 // The client library makes an attempt after a pause, even if it was closed meanwhile: the socket stayed open, and a command that
 // had ended never exited.
 test('a connection to the log that is closed while it is tried for again stays closed', async () => {
   await using env = await createMigratedEnv();
-  await using proxy = await startNatsProxy(env.natsUrl);
+  await using proxy = await startStoreProxy(env.natsUrl);
   const connection = await connectNats(proxy.url, 'test');
   const statuses = connection.status()[Symbol.asyncIterator]();
   proxy.cut();
@@ -71,7 +91,7 @@ test('a connection to the log that is closed while it is tried for again stays c
 
 test('a connection to the log whose server is away is closed without waiting for it', async () => {
   await using env = await createMigratedEnv();
-  await using proxy = await startNatsProxy(env.natsUrl);
+  await using proxy = await startStoreProxy(env.natsUrl);
   const connection = await connectNats(proxy.url, 'test');
   const statuses = connection.status()[Symbol.asyncIterator]();
   proxy.goAway();
@@ -84,7 +104,7 @@ test('a connection to the log whose server is away is closed without waiting for
 // The client library paced its attempts by the wall clock: after one in an hour that was taken back, none came for an hour.
 test('a connection to the log that was tried for while the clock was an hour ahead is made when the clock is set back', async () => {
   await using env = await createMigratedEnv();
-  await using proxy = await startNatsProxy(env.natsUrl);
+  await using proxy = await startStoreProxy(env.natsUrl);
   await using connection = await connectNats(proxy.url, 'test');
   const tries: string[] = [];
   void (async () => {

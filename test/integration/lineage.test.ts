@@ -11,10 +11,10 @@ import { eventId } from '../../shared/registry/event-id.ts';
 import { DATASETS, datasetOf } from '../../shared/registry/index.ts';
 import { ROOT, runCommand } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
 import { csvOf, DATASET, documentPath, memberName, System, writeDocument } from '../support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, natsSettings } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
 const outcome = ({ status, json }: Answer) => [status, json.code];
@@ -304,7 +304,7 @@ describe('a partition', () => {
 
 describe('the log', () => {
   test('away: lineage is 503 and nothing else is; back, it answers again', async () => {
-    await using proxy = await startNatsProxy(system.env.natsReaderUrl);
+    await using proxy = await startStoreProxy(system.env.natsReaderUrl);
     await using on = await startServing({
       databaseUrl: system.env.databaseUrl,
       settings: { SVC_NATS_READER_URL: proxy.url },

@@ -8,11 +8,11 @@ import { DATASETS } from '../../shared/registry/index.ts';
 import { collect } from '../../shared/status/collect.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-03', '2024-01-04'];
 const ROWS = 300;
@@ -330,7 +330,7 @@ describe('/metrics', () => {
   });
 
   test('forgets a check that is not made: without the database its last result stayed', async () => {
-    await using proxy = await startNatsProxy(system.env.databaseUrls.serve);
+    await using proxy = await startStoreProxy(system.env.databaseUrls.serve);
     await using serving = await serve({}, proxy.url);
     const ready = (metrics: Sample[], check: string) => sampleOf(metrics, 'tidemark_ready', { check });
     const before = await metricsOf(serving);
@@ -345,7 +345,7 @@ describe('/metrics', () => {
   });
 
   test('of a database that falls silent with its connections open waited until TCP gave it up', async () => {
-    await using proxy = await startNatsProxy(system.env.databaseUrl);
+    await using proxy = await startStoreProxy(system.env.databaseUrl);
     await using serving = await serve({}, proxy.url);
     const isUp = async () => sampleOf(await metricsOf(serving), 'tidemark_database_up');
     expect(await isUp()).toBe(1);

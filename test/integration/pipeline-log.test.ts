@@ -14,11 +14,11 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { type Json, runCommand } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { eventually } from '../support/serving.ts';
 import { temporaryDir } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 import { compareNative } from '../support/trade-oracle.ts';
 
 const ROWS = 200;
@@ -131,7 +131,7 @@ test('behind a new connection may be an older copy of the log: the reader reads 
     csvOf({ day: '2024-09-01', rows: ROWS, seed: 4, firstId: 1, timeUnit: 'ms' }),
   );
   expect((await system.backfill('2024-09-01', '2024-09-01')).exit).toBe(0);
-  await using proxy = await startNatsProxy(system.env.natsOperatorUrl);
+  await using proxy = await startStoreProxy(system.env.natsOperatorUrl);
   await using connection = await connectNats(proxy.url, 'test');
   const reader = new LogReader(connection, DATASET, 1 << 24, new AbortController().signal);
   await reader.seek(0);

@@ -7,9 +7,9 @@ import { PgPool, poolOptions } from '../../serving/db/pool.ts';
 import { Snapshots } from '../../serving/read/snapshot/session.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
-import { startNatsProxy } from '../support/nats-proxy.ts';
 import { eventually, migrated, startServing } from '../support/serving.ts';
 import { createMigratedEnv, createPrivateStack, execute, type TestEnv } from '../support/stack.ts';
+import { startStoreProxy } from '../support/store-proxy.ts';
 
 const ALL = { sources: [DATASET] };
 
@@ -173,7 +173,7 @@ describe('the database', () => {
 
   // A network that swallows what is sent: no connection breaks, and no answer comes.
   test('that falls silent with its connections open is 503 in time, and served again when it speaks', async () => {
-    await using proxy = await startNatsProxy(env.databaseUrls.serve);
+    await using proxy = await startStoreProxy(env.databaseUrls.serve);
     const settings = { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '500' };
     await using serving = await startServing({ databaseUrl: proxy.url, settings });
     const bodies = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];

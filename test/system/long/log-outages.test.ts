@@ -9,16 +9,16 @@ import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_
 import { heightKey } from '../../../shared/registry/keys.ts';
 import { faultOf } from '../../support/faults.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../../support/kinds.ts';
-import { startNatsProxy } from '../../support/nats-proxy.ts';
 import { csvOf, DATASET, System, writeDocument } from '../../support/pipeline.ts';
 import { createTestEnv } from '../../support/stack.ts';
+import { startStoreProxy } from '../../support/store-proxy.ts';
 
 const STREAM = { maxBytes: 1 << 20 };
 
 describe('a log that does not answer', () => {
   test('is asked again until it does, and who waits is told', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsOperatorUrl);
+    await using proxy = await startStoreProxy(env.natsOperatorUrl);
     const told: string[] = [];
     await using connection = await connectNats(proxy.url, 'test', { onWait: (message) => told.push(message) });
     proxy.mute();
@@ -31,7 +31,7 @@ describe('a log that does not answer', () => {
 
   test('is waited for by a command', async () => {
     await using system = await System.create();
-    await using proxy = await startNatsProxy(system.env.natsOperatorUrl);
+    await using proxy = await startStoreProxy(system.env.natsOperatorUrl);
     const day = '2024-09-01';
     await writeDocument(system.vendor, day, csvOf({ day, rows: 200, seed: 4, firstId: 1, timeUnit: 'ms' }));
     proxy.muteAt('$JS.API.');
@@ -49,7 +49,7 @@ describe('a log that does not answer', () => {
 
   test('is given up when its time is over, with a code that says so', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsOperatorUrl);
+    await using proxy = await startStoreProxy(env.natsOperatorUrl);
     await using connection = await connectNats(proxy.url, 'test', { limitMs: 2000 });
     proxy.mute();
     const { message } = await faultOf(ensureStream(connection, 'never', STREAM), 'LOG_UNAVAILABLE');
@@ -58,7 +58,7 @@ describe('a log that does not answer', () => {
 
   test('holds up nobody who is told to stop', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsOperatorUrl);
+    await using proxy = await startStoreProxy(env.natsOperatorUrl);
     const stop = new AbortController();
     const onWait = () => stop.abort(new Error('told to stop'));
     await using connection = await connectNats(proxy.url, 'test', { onWait, signal: stop.signal });
@@ -68,7 +68,7 @@ describe('a log that does not answer', () => {
 
   test('is asked once by who did not say that he waits, and refusals are nobody to wait for', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsOperatorUrl);
+    await using proxy = await startStoreProxy(env.natsOperatorUrl);
     await using once = await connectNats(proxy.url, 'test');
     const told: string[] = [];
     await using patient = await connectNats(env.natsUrl, 'test', { onWait: (message) => told.push(message) });
@@ -95,7 +95,7 @@ describe('a backfill whose store dies before its first document', () => {
     ['SVC_NATS_OPERATOR_URL', 'as it makes the stream', '$JS.API.STREAM.INFO'],
   ] as const)('%s, %s: waits for it and goes on', async (setting, _when, words) => {
     await using system = await System.create();
-    await using proxy = await startNatsProxy(system.settings[setting]);
+    await using proxy = await startStoreProxy(system.settings[setting]);
     const day = '2024-09-01';
     await writeDocument(system.vendor, day, csvOf({ day, rows: 200, seed: 4, firstId: 1, timeUnit: 'ms' }));
     proxy.dieAt(words, 3);
@@ -125,7 +125,7 @@ describe('a backfill whose store dies before its first document', () => {
 // Messages on their way when a connection breaks count as delivered: no server sends them again.
 test('what was lost on its way to the projector is read again, with nothing behind it', async () => {
   await using system = await KindSystem.create();
-  await using proxy = await startNatsProxy(system.env.natsProjectorUrl);
+  await using proxy = await startStoreProxy(system.env.natsProjectorUrl);
   system.project([HEADERS], proxy.url);
   const block = (height: number) => {
     const ms = Date.parse('2026-01-01T00:00:00Z') + height * 1000;

@@ -3,7 +3,7 @@
 import type { AddressInfo } from 'node:net';
 import { connect, createServer, type Socket } from 'node:net';
 
-export interface NatsProxy extends AsyncDisposable {
+export interface StoreProxy extends AsyncDisposable {
   /** The server's, by way of here. */
   readonly url: string;
   /** What the server sends from now on is lost, and its clients know nothing of it. */
@@ -19,18 +19,23 @@ export interface NatsProxy extends AsyncDisposable {
   comeBack(): void;
   /** Breaks the connections there are; new ones are as good as any, and heard. */
   cut(): void;
+  /** Breaks the connection that first sends so many bytes, in the middle of them. */
+  cutAfter(sentBytes: number): void;
+  /** Whether `cutAfter` has broken one. */
+  hasCut(): boolean;
   /** Connections of clients: all that there were, and those that are open. */
   connections(): { readonly accepted: number; readonly open: number };
 }
 
-export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
-  const target = new URL(natsUrl);
+export async function startStoreProxy(storeUrl: string): Promise<StoreProxy> {
+  const target = new URL(storeUrl);
   const sockets = new Set<Socket>();
   let muted = false;
   let cue: string | undefined;
   let death: { readonly words: string; readonly refusals: number } | undefined;
   let refusals = 0;
   let accepted = 0;
+  let mostSent = Number.POSITIVE_INFINITY;
   const cut = () => {
     for (const socket of sockets) socket.destroy();
     muted = false;
@@ -54,7 +59,16 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
         other.destroy();
       });
     }
+    let sent = 0;
     client.on('data', (bytes) => {
+      sent += bytes.length;
+      if (sent > mostSent) {
+        mostSent = Number.POSITIVE_INFINITY;
+        upstream.write(bytes.subarray(0, bytes.length >> 1));
+        upstream.end();
+        client.destroy();
+        return;
+      }
       if (cue !== undefined && bytes.includes(cue)) {
         muted = true;
         cue = undefined;
@@ -72,7 +86,7 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const url = new URL(natsUrl);
+  const url = new URL(storeUrl);
   url.host = `127.0.0.1:${(server.address() as AddressInfo).port}`;
   return {
     url: url.href,
@@ -86,6 +100,10 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
       death = { words, refusals: count };
     },
     hasDied: () => death === undefined,
+    cutAfter: (sentBytes) => {
+      mostSent = sentBytes;
+    },
+    hasCut: () => mostSent === Number.POSITIVE_INFINITY,
     unmute: () => {
       muted = false;
     },
