@@ -174,13 +174,13 @@ function writeStack(writer: TextWriter, reader: WireReader): void {
   writer.text(TEXT.quote);
 }
 
-function writeAddresses(writer: TextWriter, { addresses }: ScriptKind): void {
-  if (addresses.length === 0) {
+function writeAddresses(writer: TextWriter, { address }: ScriptKind): void {
+  if (address === undefined) {
     writer.text(TEXT.none);
     return;
   }
   writer.text(TEXT.openList);
-  writer.string(addresses.join('","'));
+  writer.string(address);
   writer.text(TEXT.closeList);
 }
 

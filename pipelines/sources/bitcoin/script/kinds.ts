@@ -19,8 +19,8 @@ export type ScriptType =
 
 export interface ScriptKind {
   readonly type: ScriptType;
-  /** Empty for a bare public key or multisig, which commit to keys and have no address. */
-  readonly addresses: readonly string[];
+  /** A bare public key or multisig commits to keys and has none. */
+  readonly address?: string;
 }
 
 const MAX_KEYS = 20;
@@ -31,17 +31,17 @@ export function scriptKind(script: Buffer, chain: string): ScriptKind {
   const format = addressFormat(chain);
   const { length } = script;
   if (length === 23 && script[0] === OP.HASH160 && script[1] === 20 && script[22] === OP.EQUAL) {
-    return { type: 'scripthash', addresses: [base58Address(format.scriptHash, script.subarray(2, 22))] };
+    return { type: 'scripthash', address: base58Address(format.scriptHash, script.subarray(2, 22)) };
   }
   const witness = witnessProgram(script);
   if (witness) {
     const type = witnessType(witness);
-    if (type === 'nonstandard') return { type, addresses: [] };
-    return { type, addresses: [witnessAddress(format.prefix, witness.version, witness.program)] };
+    if (type === 'nonstandard') return { type };
+    return { type, address: witnessAddress(format.prefix, witness.version, witness.program) };
   }
-  if (script[0] === OP.RETURN && isPushOnly(script, 1)) return { type: 'nulldata', addresses: [] };
+  if (script[0] === OP.RETURN && isPushOnly(script, 1)) return { type: 'nulldata' };
   if ((length === 35 || length === 67) && script[0] === length - 2 && script[length - 1] === OP.CHECKSIG) {
-    if (isKey(script.subarray(1, length - 1))) return { type: 'pubkey', addresses: [] };
+    if (isKey(script.subarray(1, length - 1))) return { type: 'pubkey' };
   }
   if (
     length === 25 &&
@@ -51,9 +51,9 @@ export function scriptKind(script: Buffer, chain: string): ScriptKind {
     script[23] === OP.EQUALVERIFY &&
     script[24] === OP.CHECKSIG
   ) {
-    return { type: 'pubkeyhash', addresses: [base58Address(format.keyHash, script.subarray(3, 23))] };
+    return { type: 'pubkeyhash', address: base58Address(format.keyHash, script.subarray(3, 23)) };
   }
-  return { type: isMultisig(script) ? 'multisig' : 'nonstandard', addresses: [] };
+  return { type: isMultisig(script) ? 'multisig' : 'nonstandard' };
 }
 
 interface WitnessProgram {
