@@ -28,7 +28,7 @@ import { connect } from '../shared/db/connect.ts';
 import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchHarness, ROOT } from './harness.ts';
-import { median, rounded } from './measure.ts';
+import { median, ratioMembers, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
 
 const START_TIME = 1_700_000_000;
@@ -70,14 +70,14 @@ export async function run(argv: readonly string[]): Promise<void> {
     serial.push(one);
     parallel.push(several);
   }
-  const ratioTo = (bare: readonly number[]) => rounded(median(ours.map((seconds, round) => seconds / bare[round])), 3);
+  const ratiosTo = (bare: readonly number[]) => ours.map((seconds, round) => seconds / bare[round]);
   const result = {
     bench: 'bitcoin',
     blocks,
     transactions,
     rounds,
-    ratio: ratioTo(serial),
-    ratio_to_parallel_fetch: ratioTo(parallel),
+    ...ratioMembers('ratio', ratiosTo(serial)),
+    ...ratioMembers('ratio_to_parallel_fetch', ratiosTo(parallel)),
     fetch_blocks_per_second: rounded(blocks / median(serial)),
     parallel_fetch_blocks_per_second: rounded(blocks / median(parallel)),
     tidemark_blocks_per_second: rounded(blocks / median(ours)),

@@ -16,7 +16,7 @@ import type { Stack } from '../shared/stack/stack.ts';
 import { csvToParquet, inDuckDb, psqlToCsv, readCsv } from './duckdb.ts';
 import type { Order } from './export-writer.ts';
 import { benchHarness, type Note, ROOT } from './harness.ts';
-import { median, rounded, timed, watch } from './measure.ts';
+import { median, ratioMembers, rounded, timed, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
 import { DATASET, FROM_MS, ingest, SAME_FIELDS, TO_MS } from './query-subjects.ts';
 
@@ -161,8 +161,8 @@ class Bench {
 
 function report(rows: number, { rounds, mib }: Found, peaks: readonly Peak[], json: boolean): void {
   const of = (seconds: (round: Round) => number) => rounded(median(rounds.map(seconds)), 3);
-  const ratio = (ours: Format, theirs: (round: Round) => number) =>
-    rounded(median(rounds.map((round) => round[ours] / theirs(round))), 3);
+  const ratiosOf = (ours: Format, theirs: (round: Round) => number) =>
+    rounds.map((round) => round[ours] / theirs(round));
   const psql = (round: Round) => round.psql;
   const result = {
     bench: 'export',
@@ -174,15 +174,24 @@ function report(rows: number, { rounds, mib }: Found, peaks: readonly Peak[], js
     csv: {
       s: of((round) => round.csv),
       mib: mib.csv,
-      ratio: ratio('csv', psql),
-      ratio_bare: ratio('csv', (r) => r.bare),
+      ...ratioMembers('ratio', ratiosOf('csv', psql)),
+      ...ratioMembers(
+        'ratio_bare',
+        ratiosOf('csv', ({ bare }) => bare),
+      ),
     },
     parquet: {
       s: of((round) => round.parquet),
       mib: mib.parquet,
-      ratio: ratio('parquet', psql),
-      ratio_bare: ratio('parquet', (r) => r.bare),
-      ratio_psql_and_duckdb: ratio('parquet', (r) => r.psql + r.duckdb),
+      ...ratioMembers('ratio', ratiosOf('parquet', psql)),
+      ...ratioMembers(
+        'ratio_bare',
+        ratiosOf('parquet', ({ bare }) => bare),
+      ),
+      ...ratioMembers(
+        'ratio_psql_and_duckdb',
+        ratiosOf('parquet', (round) => round.psql + round.duckdb),
+      ),
     },
     peaks,
   };
@@ -198,12 +207,17 @@ function report(rows: number, { rounds, mib }: Found, peaks: readonly Peak[], js
     line('psql \\copy to csv, same fields', result.psql_csv.s, mib.psql),
     line('psql \\copy to csv, stored columns', result.psql_csv_bare.s, undefined),
     line('DuckDB: that CSV to Parquet', result.duckdb_parquet_from_csv.s, mib.duckdb),
-    line('tidemark CSV', csv.s, csv.mib, `  ratio ${csv.ratio} (stored columns ${csv.ratio_bare})`),
+    line(
+      'tidemark CSV',
+      csv.s,
+      csv.mib,
+      `  ratio ${csv.ratio} (${csv.ratio_min}..${csv.ratio_max}; stored columns ${csv.ratio_bare})`,
+    ),
     line(
       'tidemark Parquet',
       parquet.s,
       parquet.mib,
-      `  ratio ${parquet.ratio} (stored columns ${parquet.ratio_bare}; psql and DuckDB together ${parquet.ratio_psql_and_duckdb})`,
+      `  ratio ${parquet.ratio} (${parquet.ratio_min}..${parquet.ratio_max}; stored columns ${parquet.ratio_bare}; psql and DuckDB together ${parquet.ratio_psql_and_duckdb})`,
     ),
     ...peaks.map(
       ({ format, rows: count, mib: peak }) =>

@@ -45,7 +45,7 @@ export interface Comparison {
 
 const IS_RATIO = /^(?:\w+_)?ratio(?:_\w+)?$|_over_/;
 /** The bounds of a ratio, and a field of klines. */
-const NO_RATIO = /ratio_(?:min|max)$|^maker_ratio$/;
+const NO_RATIO = /_(?:min|max)$|^maker_ratio$/;
 
 /** Every ratio of a result, with the spread of its rounds where the result has it. */
 export function ratiosOf(result: unknown, path: readonly string[] = []): Ratio[] {
@@ -55,12 +55,14 @@ export function ratiosOf(result: unknown, path: readonly string[] = []): Ratio[]
     if (typeof value !== 'number') return ratiosOf(value, [...path, own]);
     if (!IS_RATIO.test(key) || NO_RATIO.test(key)) return [];
     const name = [...path, own].join('.');
-    return [{ name, ratio: value, ...(key === 'ratio' ? spreadOf(result as Readonly<Record<string, unknown>>) : {}) }];
+    return [{ name, ratio: value, ...spreadOf(key, result as Readonly<Record<string, unknown>>) }];
   });
 }
 
-function spreadOf({ ratio_min, ratio_max, spread }: Readonly<Record<string, unknown>>) {
-  if (typeof ratio_min === 'number' && typeof ratio_max === 'number') return { least: ratio_min, most: ratio_max };
+function spreadOf(key: string, result: Readonly<Record<string, unknown>>) {
+  const [from, to] = [result[`${key}_min`], result[`${key}_max`]];
+  if (typeof from === 'number' && typeof to === 'number') return { least: from, most: to };
+  const spread = key === 'ratio' ? result.spread : undefined;
   const [least, most] = typeof spread === 'string' ? spread.split('..').map(Number) : [];
   return Number.isFinite(least) && Number.isFinite(most) ? { least, most } : {};
 }

@@ -17,7 +17,7 @@ import { connect } from '../shared/db/connect.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchHarness, type Harness, ROOT } from './harness.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
-import { cpuSeconds, median, rounded, watch } from './measure.ts';
+import { cpuSeconds, median, ratioMembers, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
 
 interface Figures {
@@ -123,9 +123,7 @@ function report(
     dataset: found.dataset,
     rows: found.rows,
     rounds: found.rounds,
-    ratio: rounded(median(found.ratios), 3),
-    ratio_min: rounded(Math.min(...found.ratios), 3),
-    ratio_max: rounded(Math.max(...found.ratios), 3),
+    ...ratioMembers('ratio', found.ratios),
     tidemark: middle(found.ours),
     psql: middle(found.theirs),
   };

@@ -13,7 +13,7 @@ import { OWN_MATRIX } from '../test/support/rights.ts';
 import { csvToParquet, openDuckDb, psqlToCsv, readCsv } from './duckdb.ts';
 import { startWriter } from './export.ts';
 import { benchHarness, ROOT } from './harness.ts';
-import { median, rounded, timed } from './measure.ts';
+import { median, ratioMembers, rounded, timed } from './measure.ts';
 import { optionsOf } from './options.ts';
 import { DATASET, drained, ingest, SAME_FIELDS, WHOLE_DAY } from './query-subjects.ts';
 
@@ -59,15 +59,15 @@ export async function run(argv: readonly string[]): Promise<void> {
     for (const path of [artifact, folder]) await rm(path, { recursive: true });
   }
   const s = Object.fromEntries(SIDES.map((side) => [side, rounded(median(found.map((one) => one[side])), 3)]));
-  const ratio = (than: Side) => rounded(median(found.map((one) => one.file / one[than])), 2);
+  const ratiosTo = (than: Side) => found.map((one) => one.file / one[than]);
   const result = {
     bench: 'lake',
     rows,
     rounds,
     seconds: s,
     million_rows_per_second: rounded(rows / s.file / 1e6, 2),
-    ratio_duckdb_memory: ratio('duckdb_memory'),
-    ratio_duckdb_psql: ratio('duckdb_psql'),
+    ...ratioMembers('ratio_duckdb_memory', ratiosTo('duckdb_memory'), 2),
+    ...ratioMembers('ratio_duckdb_psql', ratiosTo('duckdb_psql'), 2),
   };
   process.stdout.write(
     json

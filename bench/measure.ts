@@ -131,6 +131,14 @@ export const median = (values: readonly number[]): number => {
 
 export const rounded = (value: number, digits = 2): number => Number(value.toFixed(digits));
 
+/** The median of the rounds' ratios and their spread, as members of a result: for `ratio` also `ratio_min` and `ratio_max`. */
+export const ratioMembers = <Name extends string>(name: Name, ratios: readonly number[], digits = 3) =>
+  ({
+    [name]: rounded(median(ratios), digits),
+    [`${name}_min`]: rounded(Math.min(...ratios), digits),
+    [`${name}_max`]: rounded(Math.max(...ratios), digits),
+  }) as Record<Name | `${Name}_min` | `${Name}_max`, number>;
+
 /** @returns seconds. */
 export async function timed(work: () => Promise<unknown>): Promise<number> {
   const startedAt = performance.now();
@@ -151,8 +159,6 @@ export async function alternating(
   return {
     first_ms: rounded(median(times.map(([ms]) => ms)), 1),
     second_ms: rounded(median(times.map(([, ms]) => ms)), 1),
-    ratio: rounded(median(ratios), digits),
-    ratio_min: rounded(Math.min(...ratios), digits),
-    ratio_max: rounded(Math.max(...ratios), digits),
+    ...ratioMembers('ratio', ratios, digits),
   };
 }

@@ -41,7 +41,9 @@ if (values.plan) {
   else console.log(tally.table());
   for (const failure of tally.failures) console.log(`\nFAILURE in round ${tally.rounds}: ${failure}`);
   if (count > 0)
-    console.log(`\nseed ${seed}, kept in ${folder}; the schedule: npm run faults -- --seed ${seed} --plan`);
+    console.log(
+      `\nkept in ${folder}; the same schedule again: npm run faults -- --seed ${seed} --minutes ${minutes}; to read it: --seed ${seed} --plan`,
+    );
   if (!values.json) console.log(summary);
   else process.stderr.write(`${summary}\n`);
   process.exit(count === 0 ? 0 : 1);

@@ -69,6 +69,7 @@ export class Tally {
     ];
     return [
       ...rows('faults', this.faults),
+      ...(this.misses.size > 0 ? rows('faults that met nothing to strike', this.misses) : []),
       ...rows('operations', this.operations),
       ...rows('oracles that held', this.oracles),
       `answers checked ${this.answers}, rounds ${this.rounds}`,

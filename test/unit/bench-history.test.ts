@@ -32,6 +32,9 @@ test('every ratio of a result is found, with the spread of its rounds, by the na
     ratio_min: 1.4,
     ratio_max: 1.7,
     ratio_bare: 2,
+    ratio_bare_min: 1.8,
+    ratio_bare_max: 2.5,
+    cpu_ratio: 3,
     latest_100: { p99_over_bare: 3, half: { p50_ms: 4 } },
     cases: [
       { name: 'CSV', ratio: 3, spread: '2.5..3.5' },
@@ -43,7 +46,8 @@ test('every ratio of a result is found, with the spread of its rounds, by the na
   };
   expect(ratiosOf(result)).toEqual([
     { name: 'ratio', ratio: 1.5, least: 1.4, most: 1.7 },
-    { name: 'ratio_bare', ratio: 2 },
+    { name: 'ratio_bare', ratio: 2, least: 1.8, most: 2.5 },
+    { name: 'cpu_ratio', ratio: 3 },
     { name: 'latest_100.p99_over_bare', ratio: 3 },
     { name: 'cases.CSV.ratio', ratio: 3, least: 2.5, most: 3.5 },
     { name: 'cases.all.ratio', ratio: 0.5 },

@@ -110,10 +110,12 @@ const unfinished = async () =>
   ).rows;
 
 test('bytes that are hardly requests are answered deliberately or cut off, and leave nothing behind', async () => {
+  const before = await stored();
   const report = await fuzzConnections(service, { seed, count: countOf(600), only, note });
   const { findings, ...facts } = report;
   note?.(JSON.stringify(facts));
   expect(findings.join('\n'), log).toBe('');
   expect(child.exitCode).toBeNull();
+  expect(await stored()).toEqual(before);
   if (only === undefined) expect(Object.keys(report.outcomes)).toEqual(expect.arrayContaining(['200', '400']));
 });
