@@ -166,7 +166,11 @@ export const ERROR_CODES = {
   },
   LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this position; start a new attempt.' },
   LOG_FRAME_CORRUPT: { transient: false, remedy: 'A stored frame does not match its digest; re-ingest the partition.' },
-  LOG_GAP: { transient: true, remedy: 'Nothing to do: the projector restarts at its checkpoint by itself.' },
+  LOG_GAP: {
+    transient: true,
+    remedy:
+      'The projector restarts at its checkpoint by itself. If this goes on, stop what else reads from the consumer `projector`.',
+  },
   LOG_REWOUND: {
     transient: false,
     remedy:

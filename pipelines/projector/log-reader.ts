@@ -19,6 +19,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { CheckpointRow } from '../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeBody, decodeHeader, type Header, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
+import type { Logger } from '../../shared/logger.ts';
 import { CONSUMER_NAME, JS_ERROR, jsErrorCode, messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
@@ -28,11 +29,21 @@ const QUIET_MS = 5000;
 /** No message is redelivered after a time: a transaction may stay open longer than any limit. */
 const NEVER_NS = 365 * 86_400 * 1e9;
 
+export interface LogReaderOptions {
+  readonly connection: NatsConnection;
+  readonly dataset: DatasetDefinition;
+  /** Limits the buffer: a pull asks for as many messages as fit if each has the maximal size. */
+  readonly pullMaxBytes: number;
+  readonly signal: AbortSignal;
+  readonly log: Logger;
+}
+
 export class LogReader {
   readonly #connection: NatsConnection;
   readonly #dataset: string;
   readonly #maxMessages: number;
   readonly #signal: AbortSignal;
+  readonly #log: Logger;
   #messages: ConsumerMessages | undefined;
   #iterator: AsyncIterator<JsMsg> | undefined;
   #next: Arrival<IteratorResult<JsMsg>> | undefined;
@@ -44,12 +55,12 @@ export class LogReader {
   /** Whether the connection was lost and made again. */
   #hasReconnected = false;
 
-  /** `maxBytes` limits the buffer: a pull asks for as many messages as fit if each has the maximal size. */
-  constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
+  constructor({ connection, dataset, pullMaxBytes, signal, log }: LogReaderOptions) {
     this.#signal = signal;
     this.#connection = connection;
-    this.#dataset = dataset;
-    this.#maxMessages = Math.max(2, Math.floor(maxBytes / MAX_MESSAGE_BYTES));
+    this.#dataset = dataset.key;
+    this.#maxMessages = Math.max(2, Math.floor(pullMaxBytes / MAX_MESSAGE_BYTES));
+    this.#log = log;
     void this.#watch();
   }
 
@@ -85,7 +96,7 @@ export class LogReader {
 
   /**
    * The next message; undefined when none arrived within `waitMs` or before the signal.
-   * @throws TidemarkError LOG_GAP when a sequence is missing: the consumer lost its place. LOG_UNAVAILABLE when the
+   * @throws TidemarkError LOG_GAP when the consumer left out messages that the log has. LOG_UNAVAILABLE when the
    * consumer ended or does not deliver what the log holds, and when the connection was lost: the server that answers now may
    * have an older copy of the log, whose next messages have sequences that were read before.
    */
@@ -106,12 +117,32 @@ export class LogReader {
       const message = arrived.value;
       if (message.seq <= this.#lastSequence) continue;
       // No message is ever deleted from the log, so the next sequence is known.
-      if (message.seq !== this.#lastSequence + 1) {
-        throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${message.seq} after ${this.#lastSequence}`);
-      }
+      if (message.seq !== this.#lastSequence + 1) await this.#requireLost(message.seq);
       this.#came(message.seq);
       return message;
     }
+  }
+
+  /**
+   * Accepts that the messages before `sequence` are missing where the log has lost them. A crash of nats-server may take
+   * acknowledged messages and keep their sequences. That is the same as a lost tail whose sequences went to other messages:
+   * nothing of them was projected, and an attempt that lacks one of its messages is never proved.
+   * @throws TidemarkError LOG_GAP when the log has one of them: the consumer lost its place
+   */
+  async #requireLost(sequence: number): Promise<void> {
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    const first = this.#lastSequence + 1;
+    // nats-server answers with the first message from there on; the library's type does not know this form.
+    const request = { seq: first, next_by_subj: '>' };
+    const next = await manager.streams.getMessage(this.#dataset, request);
+    if (next?.seq !== sequence) {
+      throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${sequence} after ${this.#lastSequence}`);
+    }
+    const lost = { dataset: this.#dataset, first, last: sequence - 1 };
+    this.#log.warn(
+      lost,
+      'the log has lost messages that nothing was projected of; attempts that lack one are not proved',
+    );
   }
 
   #came(sequence: number): void {

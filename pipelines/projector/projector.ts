@@ -73,7 +73,7 @@ export class Projector {
 
   constructor(needs: ProjectorNeeds) {
     this.#needs = needs;
-    this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes, needs.signal);
+    this.#reader = new LogReader(needs);
     this.#catalog = new Catalog(needs.side);
     this.#work = new LoadSession(needs);
     this.#machine = new Machine(this.#handlers);

@@ -13,7 +13,7 @@ import {
   type ProjectorFailure,
   requireTimescale,
 } from '../../shared/db/connect.ts';
-import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { codeOf, type ErrorCode, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
@@ -77,12 +77,14 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
 /** PostgreSQL limits a NOTIFY to 8000 bytes, and a character takes up to four. */
 const MAX_MESSAGE = 1500;
 
-/**
- * Notifies publishers that wait for a proof of the reason for a failure. The outage of a store is not announced:
- * publishers wait until it is over.
- */
+const OUTAGES: ReadonlySet<unknown> = new Set<ErrorCode>(['LOG_UNAVAILABLE', 'DATABASE_UNAVAILABLE']);
+
+/** Whether a store was unavailable. Publishers that wait for a proof wait until it is back, and are not notified. */
+export const isOutage = (error: unknown): boolean => OUTAGES.has(codeOf(error) ?? outageCode(error));
+
+/** Notifies publishers that wait for a proof of the reason for a failure. */
 async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: ProjectionNeeds, error: unknown) {
-  if (outageCode(error) !== undefined || (error instanceof TidemarkError && error.transient)) return;
+  if (isOutage(error)) return;
   const failure: ProjectorFailure = { dataset: dataset.key, message: explain(error).slice(0, MAX_MESSAGE) };
   try {
     await using client = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key}` });

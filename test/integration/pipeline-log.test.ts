@@ -3,7 +3,9 @@
 import { execFileSync } from 'node:child_process';
 import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { jetstreamManager } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import pino from 'pino';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { LogReader } from '../../pipelines/projector/log-reader.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
@@ -11,17 +13,23 @@ import { connect, PUBLISHER_LOCK } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
+import { CONSUMER_NAME } from '../../shared/nats/stream.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { type Json, runCommand } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { eventually } from '../support/serving.ts';
-import { temporaryDir } from '../support/stack.ts';
+import { createTestEnv, temporaryDir, testLogger } from '../support/stack.ts';
 import { startStoreProxy } from '../support/store-proxy.ts';
 import { compareNative } from '../support/trade-oracle.ts';
 
 const ROWS = 200;
+
+const readerOf = (connection: NatsConnection, log = testLogger()) => {
+  const { signal } = new AbortController();
+  return new LogReader({ connection, dataset: exchangeASpotTrades, pullMaxBytes: 1 << 24, signal, log });
+};
 
 // ---- the stream itself ---------------------------------------------------------------------------------------------
 
@@ -133,7 +141,7 @@ test('behind a new connection may be an older copy of the log: the reader reads 
   expect((await system.backfill('2024-09-01', '2024-09-01')).exit).toBe(0);
   await using proxy = await startStoreProxy(system.env.natsOperatorUrl);
   await using connection = await connectNats(proxy.url, 'test');
-  const reader = new LogReader(connection, DATASET, 1 << 24, new AbortController().signal);
+  const reader = readerOf(connection);
   await reader.seek(0);
   expect((await reader.read(PATIENCE_MS))?.seq).toBe(1);
   let isBack = false;
@@ -145,6 +153,59 @@ test('behind a new connection may be an older copy of the log: the reader reads 
   const { message } = await faultOf(reader.read(1000), 'LOG_UNAVAILABLE');
   expect(message).toContain('compared with its checkpoint again');
   await reader.close();
+});
+
+describe('messages that are missing', () => {
+  test('because the log lost them are left out, and named', async () => {
+    await using log = await emptyLog();
+    for (let sequence = 1; sequence <= 7; sequence++) await log.publish();
+    // `first_seq` moves past the first two; the others are holes.
+    for (const lost of [1, 2, 4, 5]) await log.manager.streams.deleteMessage(DATASET, lost);
+    const named: unknown[] = [];
+    const reader = readerOf(log.connection, pino({}, { write: (line) => named.push(JSON.parse(line)) }));
+    await reader.seek(0);
+    for (const seq of [3, 6, 7]) expect((await reader.read(PATIENCE_MS))?.seq).toBe(seq);
+    expect(named).toMatchObject([
+      { dataset: DATASET, first: 1, last: 2 },
+      { dataset: DATASET, first: 4, last: 5 },
+    ]);
+    await reader.close();
+  });
+
+  test('because the consumer left them out are a fault', async () => {
+    await using log = await emptyLog();
+    const reader = readerOf(log.connection);
+    await reader.seek(0);
+    const readAll = async () => {
+      while (await reader.read(PATIENCE_MS));
+    };
+    const fault = faultOf(readAll(), 'LOG_GAP');
+    // Another pull from the same consumer takes every second message.
+    const consumer = await jetstream(log.connection).consumers.get(DATASET, CONSUMER_NAME);
+    const other = await consumer.consume({ max_messages: 10, callback: () => {} });
+    await expect.poll(async () => (await consumer.info()).num_waiting).toBe(2);
+    for (let sequence = 1; sequence <= 4; sequence++) await log.publish();
+    expect((await fault).message).toMatch(new RegExp(`${DATASET} delivered \\d after \\d`));
+    await other.close();
+    await reader.close();
+  });
+
+  /** A log like that of the dataset, from which messages can be deleted. */
+  async function emptyLog() {
+    const env = await createTestEnv();
+    const connection = await connectNats(env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    await manager.streams.add({ name: DATASET, subjects: [`${DATASET}.>`], max_bytes: 1 << 26 });
+    return {
+      connection,
+      manager,
+      publish: () => jetstream(connection).publish(`${DATASET}.test`, 'a message'),
+      [Symbol.asyncDispose]: async () => {
+        await connection[Symbol.asyncDispose]();
+        await env[Symbol.asyncDispose]();
+      },
+    };
+  }
 });
 
 // Seen after a kill -9 of nats-server that lost the only frames there were: it calls the message before the first one a

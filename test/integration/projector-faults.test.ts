@@ -76,6 +76,24 @@ test('a command reports why its projector cannot work instead of waiting in vain
   expect((await system.ingest([HEADERS], [block(30)])).map(({ state }) => state)).toEqual(['proved']);
 });
 
+// A crash of nats-server took the first messages and kept their sequences. The projector waited for message 1 for ever, and so
+// did each command for its proof.
+test('a log that lost its first messages before they were projected is read from where it begins', async () => {
+  await using other = await KindSystem.create();
+  const waiting = other.ingest([HEADERS], [block(1)]);
+  await other.until(async () => (await other.rows(`select from attempts where state = 'published'`)).length === 1);
+  const manager = await jetstreamManager(other.operator, { checkAPI: false });
+  const manifest = (await messageAt(manager, HEADERS.key, 2))!;
+  const { config } = await manager.streams.info(HEADERS.key);
+  await manager.streams.delete(HEADERS.key);
+  await manager.streams.add({ ...config, first_seq: 2 });
+  await jetstream(other.operator).publish(manifest.subject, manifest.data);
+  other.project([HEADERS]);
+  const reason = expect.stringContaining('its first frame is missing');
+  expect(await waiting).toEqual([expect.objectContaining({ state: 'quarantined', reason })]);
+  expect((await other.ingest([HEADERS], [block(2)])).map(({ state }) => state)).toEqual(['proved']);
+});
+
 test('a projector whose consumer was taken from it makes another', async () => {
   expect((await system.ingest([HEADERS], [block(1)])).map(({ state }) => state)).toEqual(['proved']);
   const manager = await jetstreamManager(system.operator, { checkAPI: false });

@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { restartPause } from '../../pipelines/projector/run.ts';
+import { isOutage, restartPause } from '../../pipelines/projector/run.ts';
 import {
   type Action,
   classify,
@@ -20,6 +20,7 @@ import {
   type TransitionTable,
   transition,
 } from '../../pipelines/projector/state.ts';
+import { TidemarkError } from '../../shared/errors.ts';
 import { attemptOfSubject, retractionSubject, subjectOf } from '../../shared/nats/stream.ts';
 import { runs } from '../support/seed.ts';
 
@@ -556,4 +557,20 @@ describe('the pause before a projector starts again', () => {
     expect(restartPause(6, 60_001, pauses)).toEqual({ failures: 1, waitMs: 200 });
     expect(restartPause(6, 60_000, pauses)).toEqual({ failures: 7, waitMs: 5000 });
   });
+});
+
+// A consumer that left out messages again and again told nobody, and commands waited for their proof.
+test('each failure of a projector is told to waiting commands but the outage of a store', () => {
+  const outages = [
+    new TidemarkError('LOG_UNAVAILABLE', 'the connection was lost'),
+    new TidemarkError('DATABASE_UNAVAILABLE', 'the connection was lost'),
+    Object.assign(new Error('no answer'), { name: 'TimeoutError' }),
+    Object.assign(new Error('connect'), { syscall: 'connect', code: 'ECONNREFUSED' }),
+  ];
+  const failures = [
+    new TidemarkError('LOG_GAP', 'delivered 3 after 1'),
+    new TidemarkError('LOG_REWOUND', 'another log'),
+    new Error('column does not exist'),
+  ];
+  expect([...outages, ...failures].map(isOutage)).toEqual([true, true, true, true, false, false, false]);
 });
