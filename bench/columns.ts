@@ -153,6 +153,6 @@ const linesOf = ({ rows_a_day, days, rounds, cases, bytes_a_trade, bytes_a_secon
       `  ${name}: rows ${rows_ms} ms, columns ${columns_ms} ms  ratio ${ratio} (${ratio_min}..${ratio_max})`,
   ),
   `  bytes a trade: rows ${bytes_a_trade.rows}, columns ${bytes_a_trade.columns}`,
-  `  bytes a one-second row: rows ${bytes_a_second.rows}, columns ${bytes_a_second.columns}`,
+  `  bytes an aligned row: rows ${bytes_a_second.rows}, columns ${bytes_a_second.columns}`,
   `  compaction of all: ${compact_s} s`,
 ];

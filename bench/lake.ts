@@ -1,6 +1,6 @@
 /**
  * Lake benchmark. A day of generated trades as one file of a lake (`file`: read, encoded, hashed, synced, with its manifest), as a
- * whole lake by a process of its own (`lake`: native rows and one-second rows, and its start), beside DuckDB's COPY of the same
+ * whole lake by a process of its own (`lake`: native rows and aligned rows, and its start), beside DuckDB's COPY of the same
  * rows to Parquet with zstd: from a table in memory (`duckdb_memory`, which reads no database) and by psql's CSV
  * (`duckdb_psql`, what one would run instead). Rounds alternate after a warm-up, in which DuckDB compares the rows.
  *

@@ -43,7 +43,7 @@ const ROWS = [1e7, 1e8, 1e9];
 const PARTS = ['partitions', 'rows'] as const;
 
 /**
- * Disk for a trade of a full day, its part of one-second rows, klines and the log included. 108 bytes as a row, 21 in columns
+ * Disk for a trade of a full day, its part of aligned rows, klines and the log included. 108 bytes as a row, 21 in columns
  * and 15 of the log were measured.
  */
 const BYTES_A_ROW: Readonly<Record<Store, number>> = { rows: 130, columns: 50 };

@@ -111,7 +111,11 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Window of a small read', 'ms', 'serving/routes/read.ts', 'SMALL_WINDOW_MS'),
     { setting: 'SVC_DISCOVERY_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_DISCOVERY_MAX_QUEUE', unit: '' },
-    of('Catalog request', 'ms', 'serving/discovery/inspector.ts', 'TIMEOUT_MS'),
+    of('Discovery request', 'ms', 'serving/discovery/inspector.ts', 'TIMEOUT_MS'),
+    of('Running answers at shutdown', 'ms', 'serving/main.ts', 'GRACE_MS'),
+    of('Metrics of another serving process', 'ms', 'serving/siblings.ts', 'METRICS_MS'),
+    of('Start of all serving processes', 'ms', 'serving/supervisor.ts', 'GATHER_MS'),
+    of('Serving process that does not begin to stop', 'ms', 'serving/supervisor.ts', 'STANDSTILL_MS'),
     of('Partitions on a page of coverage', '', 'serving/routes/coverage.ts', 'MAX_PAGE'),
     of('Late arrivals listed by coverage', '', 'serving/discovery/coverage-answer.ts', 'MAX_LATE_ARRIVALS'),
     of('Partitions listed for an ambiguous offset', '', 'shared/lineage/find-event.ts', 'MAX_NAMED_PARTITIONS'),
@@ -153,10 +157,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Segment of the audit log', 'bytes', 'shared/audit/writer.ts', 'MAX_SEGMENT_BYTES'),
     of('Refused addresses counted separately', '', 'serving/exports/audit.ts', 'MAX_REFUSED_ADDRESSES'),
     of('Export queue', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
-    of('Running answers at shutdown', 'ms', 'serving/main.ts', 'GRACE_MS'),
-    of('Metrics of another serving process', 'ms', 'serving/siblings.ts', 'METRICS_MS'),
-    of('Start of all serving processes', 'ms', 'serving/supervisor.ts', 'GATHER_MS'),
-    of('Serving process that does not begin to stop', 'ms', 'serving/supervisor.ts', 'STANDSTILL_MS'),
   ],
 };
 

@@ -41,7 +41,7 @@ export const ERROR_CODES = {
   },
   SERVICE_REFUSED: {
     transient: false,
-    remedy: 'The message is the answer of the HTTP service: mend the request or the key (SVC_INTERNAL_API_KEY).',
+    remedy: 'The message is the answer of the HTTP service: correct the request or the key (SVC_INTERNAL_API_KEY).',
   },
 
   // fetching and reading a vendor document
@@ -146,7 +146,7 @@ export const ERROR_CODES = {
   NODE_CALL_REFUSED: { transient: false, remedy: 'The message gives the reason for which the node refused the call.' },
   CHAIN_REORGANISED: {
     transient: true,
-    remedy: 'Blocks have left the chain; `./tidemark status` shows the heights to re-ingest.',
+    remedy: 'Blocks have left the chain; `./tidemark status` shows the heights to `reingest`.',
   },
 
   // the log
@@ -165,7 +165,10 @@ export const ERROR_CODES = {
     remedy: 'Streams reserve their byte limit: lower SVC_STREAM_MAX_BYTES, or give nats-server a larger store.',
   },
   LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this position; start a new attempt.' },
-  LOG_FRAME_CORRUPT: { transient: false, remedy: 'A stored frame does not match its digest; re-ingest the partition.' },
+  LOG_FRAME_CORRUPT: {
+    transient: false,
+    remedy: 'A stored frame does not match its digest; `reingest` the partition.',
+  },
   LOG_GAP: {
     transient: true,
     remedy:
@@ -288,7 +291,7 @@ export const ERROR_CODES = {
   MIRROR_REFUSED: {
     transient: false,
     remedy:
-      'The message is the answer of the source: mend what it names, such as the URL or the key (SVC_INTERNAL_API_KEY), or name the datasets that you may read with --datasets.',
+      'The message is the answer of the source: correct what it names, such as the URL or the key (SVC_INTERNAL_API_KEY), or name the datasets that you may read with --datasets.',
   },
   MIRROR_ALTERED: {
     transient: true,
@@ -321,7 +324,7 @@ export const ERROR_CODES = {
   API_KEY_NAME_TAKEN: {
     transient: false,
     remedy:
-      'Choose another name. Names of revoked keys stay taken, because exports and the audit log name keys by them; `./tidemark keys rotate` renews a key that is in use.',
+      'Choose another name. Names of revoked keys stay taken, because exports and the audit log name keys by them; `./tidemark keys rotate` replaces a key that is in use.',
   },
   API_KEY_UNKNOWN: { transient: false, remedy: '`./tidemark keys list` shows the keys.' },
   API_KEY_OVER: { transient: false, remedy: 'Make a new key under another name with `./tidemark keys add`.' },

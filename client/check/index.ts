@@ -49,7 +49,7 @@ export type CheckedRows = Iterable<object> | AsyncIterable<object>;
 export interface ExportInput {
   /** The manifest, as `GET /v1/raw/export/{id}/manifest` sends it: its text, or parsed. */
   readonly manifest: string | object;
-  /** The verifier key of the log, `name+hash+base64`. Where it was renewed: and below it the text of `/v1/proofs/rotations`. */
+  /** The verifier key of the log, `name+hash+base64`. Where it was rotated: and below it the text of `/v1/proofs/rotations`. */
   readonly key: string;
   /** The rows of all files in their order. A function, where they cannot be read twice. */
   readonly rows?: CheckedRows | (() => CheckedRows);

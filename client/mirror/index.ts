@@ -10,7 +10,7 @@ export { MirrorFault, type MirrorFaultKind } from '../../shared/mirror/lake-mani
 export type { MirrorProgress, MirrorReport } from '../../shared/mirror/mirror.ts';
 
 export interface Options extends Omit<MirrorOptions, 'signers'> {
-  /** The verifier key of the log that signs manifests, `name+hash+base64`. Where it was renewed: and below it `/v1/proofs/rotations`. */
+  /** The verifier key of the log that signs manifests, `name+hash+base64`. Where it was rotated: and below it `/v1/proofs/rotations`. */
   readonly signingKey?: string;
 }
 

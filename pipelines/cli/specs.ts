@@ -20,7 +20,7 @@ export const up: CommandSpec = {
   name: 'up',
   positionals: [],
   options: {},
-  doc: 'Starts the database, the log, the projectors and the HTTP service. Ctrl-C, SIGTERM or closing the terminal stops them.',
+  doc: 'Starts the database, the log, the projector and the HTTP service. Ctrl-C, SIGTERM or closing the terminal stops them.',
 };
 
 export const sample: CommandSpec = {
@@ -136,7 +136,7 @@ export const check: CommandSpec = {
     },
     log: {
       type: 'string',
-      doc: 'URL of a service, or a folder with its tiles: for a key that was renewed, for two checkpoints, and to compare a mirror with.',
+      doc: 'URL of a service, or a folder with its tiles: for a key that was rotated, for two checkpoints, and to compare a mirror with.',
     },
     document: { type: 'string', doc: "Lineage answer: the vendor's file." },
   },
@@ -157,13 +157,13 @@ export const watchLog: CommandSpec = {
       integer: true,
       min: 1,
       max: MAX_WATCH_EVERY_S,
-      doc: 'Seconds between two looks. Default 60.',
+      doc: 'Seconds between two checks. Default 60.',
     },
-    once: { type: 'boolean', doc: 'Look once and end.' },
+    once: { type: 'boolean', doc: 'Check once and end.' },
     mirror: { type: 'string', doc: 'Folder that keeps a copy of all tiles.' },
     metrics: { type: 'string', doc: 'File for the textfile collector of Prometheus.' },
   },
-  doc: 'Watches the proof log of a service: keeps the last checkpoint, asks whether the next one continues it, and looks at the leaves. It ends with 1 and a message if the log forks, shrinks or changes.',
+  doc: 'Watches the proof log of a service: keeps the last checkpoint, asks whether the next one continues it, and reads the leaves. It ends with 1 and a message if the log forks, shrinks or changes.',
 };
 
 export const mirror: CommandSpec = {
@@ -196,7 +196,7 @@ export const compact: CommandSpec = {
   name: 'compact',
   positionals: [],
   options: {},
-  doc: 'Puts chunks of trades, blocks, mempool snapshots and one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one.',
+  doc: 'Puts chunks of trades, blocks, mempool snapshots and aligned rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one.',
 };
 
 export const recover: CommandSpec = {

@@ -260,7 +260,7 @@ export async function toRowStore(client: ClientBase, hypertable: string, window:
 
 /**
  * Statements of the caller's transaction may take any number of rows out of the columnstore; TimescaleDB's own limit
- * is 100,000, little more than a day of one-second rows.
+ * is 100,000, little more than a day of aligned rows.
  */
 export async function allowDecompression(client: ClientBase): Promise<void> {
   await client.query('set local timescaledb.max_tuples_decompressed_per_dml_transaction = 0');

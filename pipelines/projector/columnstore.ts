@@ -1,6 +1,6 @@
 /**
  * The columnstore of TimescaleDB's community edition: which chunks may go into it, and the transaction that puts one there.
- * Native rows lie in the order of time and identity, one-second rows by dataset and series in the order of time, so that
+ * Native rows lie in the order of time and identity, aligned rows by dataset and series in the order of time, so that
  * reads of a time or of one dataset open few batches.
  */
 

@@ -1,7 +1,7 @@
 /**
- * Dirty buckets: one-second rows of datasets whose partitions share seconds, such as two blocks of one second or the
+ * Dirty buckets: aligned rows of datasets whose partitions share seconds, such as two blocks of one second or the
  * captures of a day. The transaction that changes a partition rebuilds the seconds it touches from the native rows of
- * all proved partitions, so stored one-second rows always equal the proved rows.
+ * all proved partitions, so stored aligned rows always equal the proved rows.
  */
 
 import type { ClientBase } from 'pg';
@@ -203,7 +203,7 @@ export class DirtyBuckets {
 
   /**
    * Rebuilds the dirty seconds. The catalog already lists which partitions are proved.
-   * @throws TidemarkError LOG_FRAME_CORRUPT when the one-second rows count another number of events than there are
+   * @throws TidemarkError LOG_FRAME_CORRUPT when the aligned rows count another number of events than there are
    * rows.
    */
   async rebuild(): Promise<void> {

@@ -87,7 +87,7 @@ export class PartitionLoad {
   readonly #ranges: CopyRanges;
   readonly #logged: LoggedRows;
   #rowsSha256: string | undefined;
-  /** Present where one-second rows are made from this partition alone. */
+  /** Present where aligned rows are made from this partition alone. */
   readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
   readonly #tables: LoadTables;
@@ -216,7 +216,7 @@ export class PartitionLoad {
     this.#copy = undefined;
   }
 
-  /** Indexes, stores the one-second rows and recounts. The caller decides by the discrepancies. */
+  /** Indexes, stores the aligned rows and recounts. The caller decides by the discrepancies. */
   async finish(manifest: Manifest): Promise<LoadResult> {
     const steps: Record<string, number> = {};
     let at = performance.now();
@@ -228,7 +228,7 @@ export class PartitionLoad {
     this.complete();
     await this.#endCopy();
     step('copy_end_ms');
-    // The database builds the index on one core, 0.65 s for 3.5 M rows, so the one-second rows and klines are made meanwhile. The
+    // The database builds the index on one core, 0.65 s for 3.5 M rows, so the aligned rows and klines are made meanwhile. The
     // recount does not need to come first: the rows are in memory, and it does not use the index.
     const indexing = indexChunks(this.#client, this.#dataset, this.#tables.native);
     const folding = this.#fold();
@@ -282,7 +282,7 @@ export class PartitionLoad {
     return discrepancies;
   }
 
-  /** The one-second rows and the klines that are kept, where they are made from this partition alone. */
+  /** The aligned rows and the klines that are kept, where they are made from this partition alone. */
   async #fold(): Promise<{ seconds: SecondRows; klines: KeptKlines } | undefined> {
     if (!this.#folded) return undefined;
     const { rows, columns } = this.#folded;
@@ -329,7 +329,7 @@ export async function deleteNative(
   await client.query(`delete from ${dataset.native.table} t where ${scopeSql(dataset, partition)}`);
 }
 
-/** Deletes a file day's rows, one-second rows and klines included. */
+/** Deletes a file day's rows, aligned rows and klines included. */
 export async function deleteWindow(
   client: ClientBase,
   dataset: DatasetDefinition,

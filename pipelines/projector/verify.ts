@@ -246,7 +246,7 @@ async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, 
   );
 }
 
-/** Recounts stored native and one-second rows, and the digest of their klines. @returns the recount and its discrepancies. */
+/** Recounts stored native and aligned rows, and the digest of their klines. @returns the recount and its discrepancies. */
 export async function recountStored(
   client: ClientBase,
   dataset: DatasetDefinition,

@@ -1,5 +1,5 @@
 /**
- * Aggregates trades into one-second rows, in arrays indexed by the second of the partition; the manifest flushes them.
+ * Aggregates trades into aligned rows, in arrays indexed by the second of the partition; the manifest flushes them.
  */
 
 import type { PartitionWindow } from './binary-copy.ts';

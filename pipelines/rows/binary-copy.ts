@@ -344,7 +344,7 @@ export interface RowProjector {
 export interface KeptKlines {
   readonly native: Buffer;
   readonly aligned: Buffer;
-  /** Rows of trades and one-second rows that the klines of one minute aggregate. */
+  /** Rows of trades and aligned rows that the klines of one minute aggregate. */
   readonly trades: number;
   readonly seconds: number;
   /** Exact totals of prices and quantities over the same trades. */
@@ -354,7 +354,7 @@ export interface KeptKlines {
   readonly sha256: string;
 }
 
-/** For datasets whose partitions share no second: it aggregates one-second rows as well. */
+/** For datasets whose partitions share no second: it aggregates aligned rows as well. */
 export interface FoldingProjector extends RowProjector {
   /** Called once, at the end: binary COPY rows of the aligned table, with the columns `alignedColumns`. */
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
@@ -362,7 +362,7 @@ export interface FoldingProjector extends RowProjector {
   klines(datasetId: number): KeptKlines;
 }
 
-/** For datasets whose partitions share seconds: the database makes one-second rows from native rows. */
+/** For datasets whose partitions share seconds: the database makes aligned rows from native rows. */
 export type SharedSeconds = SecondsRule;
 
 /** For datasets whose partitions share no second. */

@@ -10,7 +10,7 @@ import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
 import { KlineBuilder, type PriceRuns, type TradeBucket, type Trades } from './kline-builder.ts';
 
-/** Trades with what one-second rows are made from, too. */
+/** Trades with what aligned rows are made from, too. */
 export interface TradeColumns extends Trades {
   /** Seconds since the partition begins. */
   readonly seconds: Int32Array;
@@ -59,7 +59,7 @@ const ONE_TRADE: Trades = {
 export class DayKlines {
   readonly #window: PartitionWindow;
   readonly #trades: KlineBuilder;
-  /** Klines of one minute from one-second rows, ascending. */
+  /** Klines of one minute from aligned rows, ascending. */
   readonly #minutes: SecondsBucket[] = [];
 
   constructor(window: PartitionWindow) {
@@ -82,7 +82,7 @@ export class DayKlines {
     this.#trades.addAll(trades);
   }
 
-  /** Adds the one-second row of a second, in order of time. */
+  /** Adds the aligned row of a second, in order of time. */
   addSecond(ms: number, row: Second): void {
     const sizeMs = KEPT_SIZES_MS[0];
     const startMs = Math.floor(ms / sizeMs) * sizeMs;

@@ -36,7 +36,7 @@ export type Aggregate = (typeof AGGREGATES)[number];
 export interface FrameColumn {
   readonly name: string;
   readonly dataset: DatasetDefinition;
-  /** The rows that have the field: native ones, or one-second rows where native ones have none. */
+  /** The rows that have the field: native ones, or aligned rows where native ones have none. */
   readonly mode: Mode;
   readonly field: Field;
   readonly filters: readonly Filter[];
@@ -78,7 +78,7 @@ const column = z.strictObject(
     dataset: z.enum(DATASET_KEYS, oneOf(DATASET_KEYS)),
     field: fieldName.meta({
       description:
-        'A number, flag or time of the dataset’s native rows, or of its one-second rows if native ones lack it.',
+        'A number, flag or time of the dataset’s native rows, or of its aligned rows if native ones lack it.',
     }),
     filter: z
       .union([clauseOn(fieldName), z.array(clauseOn(fieldName)).max(MAX_FILTERS)], {

@@ -9,7 +9,7 @@ export interface ProblemKind {
 
 export const PROBLEMS = {
   // HTTP
-  HTTP_REQUEST_MALFORMED: { status: 400, title: 'The bytes received are no HTTP request' },
+  HTTP_REQUEST_MALFORMED: { status: 400, title: 'The bytes are not an HTTP request' },
   HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
   HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
   HTTP_CONNECTION_LIMIT_REACHED: { status: 503, title: 'Too many requests are under way', retryAfter: 1 },
@@ -54,7 +54,7 @@ export const PROBLEMS = {
   QUERY_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
   QUERY_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
   QUERY_UNKNOWN_ERROR: { status: 503, title: 'The read failed', retryAfter: 5 },
-  DISCOVERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many looks into the catalog are waiting', retryAfter: 1 },
+  DISCOVERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many discovery requests are waiting', retryAfter: 1 },
   QUERY_NO_DATA: { status: 404, title: 'There are no proved rows for the request' },
 
   // exports
@@ -73,15 +73,19 @@ export const PROBLEMS = {
   EXPORT_IDEMPOTENCY_CONFLICT: { status: 409, title: 'The Idempotency-Key was used for another request' },
   EXPORT_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many exports are waiting', retryAfter: 10 },
   EXPORT_DISPATCH_ERROR: { status: 503, title: 'The export cannot be queued', retryAfter: 5 },
-  EXPORT_RUNTIME_ERROR: { status: 503, title: 'The window of the export cannot be judged', retryAfter: 30 },
+  EXPORT_RUNTIME_ERROR: { status: 503, title: 'The window of the export cannot be checked', retryAfter: 30 },
   EXPORT_AUDIT_WRITE_ERROR: { status: 503, title: 'The audit log cannot be written', retryAfter: 30 },
   EXPORT_NOT_FOUND: { status: 404, title: 'There is no such export' },
-  EXPORT_ALREADY_FINISHED: { status: 409, title: 'The export is over' },
+  EXPORT_ALREADY_FINISHED: { status: 409, title: 'The export has finished' },
   EXPORT_STATUS_ERROR: { status: 503, title: 'The database of exports does not answer', retryAfter: 2 },
-  EXPORT_STATUS_METADATA_ERROR: { status: 503, title: 'What is kept of the export cannot be read', retryAfter: 60 },
+  EXPORT_STATUS_METADATA_ERROR: {
+    status: 503,
+    title: 'The stored status of the export cannot be read',
+    retryAfter: 60,
+  },
   EXPORT_ARTIFACT_NOT_READY: { status: 409, title: 'The export has no artifact' },
   EXPORT_ARTIFACT_SPLIT: { status: 303, title: 'The artifact is split by day' },
-  EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact was kept until its time was over' },
+  EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact has expired' },
   CHANGES_LISTENER_LIMIT_REACHED: { status: 503, title: 'Too many event streams are open', retryAfter: 5 },
   PROOF_LOG_NOT_FOUND: { status: 404, title: 'The proof log has no such file' },
   LAKE_NOT_FOUND: { status: 404, title: 'The service has no lake' },

@@ -43,7 +43,7 @@ const partition = z.strictObject({
   start_utc: utc('Start of its window.').nullable(),
   end_utc: utc('Exclusive end.').nullable(),
   rows: count('Native rows; null unless proved.').nullable(),
-  aligned_rows: count('One-second rows, where each belongs to one partition.').nullable(),
+  aligned_rows: count('Aligned rows, where each belongs to one partition.').nullable(),
   first_offset: z.string().nullable().describe('Offset of the first event.'),
   last_offset: z.string().nullable().describe('Offset of the last event.'),
   rows_hash: z.string().nullable().describe('Sum of the row hashes, equal in the document and the database.'),

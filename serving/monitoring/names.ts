@@ -55,7 +55,7 @@ export const METRICS = {
   tidemark_publisher_active: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: '1 while a publisher holds the lock of the dataset',
+    help: '1 while a publisher holds the lease of the dataset',
   },
 
   // The log.
@@ -112,7 +112,7 @@ export const METRICS = {
   tidemark_exports: { type: 'gauge', labels: ['state'], help: 'Exports by state; absent until there are exports' },
 
   // Stores.
-  tidemark_database_up: { type: 'gauge', help: '1 when the catalog answered' },
+  tidemark_database_up: { type: 'gauge', help: '1 when the database answered' },
   tidemark_database_size_bytes: { type: 'gauge', help: 'Size of the database on disk, measured once a minute' },
   tidemark_columnstore_chunks: {
     type: 'gauge',

@@ -314,7 +314,7 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
 const KLINE_EXAMPLES: RouteDoc['examples'] = [
   { title: 'Hourly klines since a day', body: { start_date: '2020-01-01', kline_size: '1h' } },
   {
-    title: 'The latest minutes, from one-second rows',
+    title: 'The latest minutes, from aligned rows',
     body: { mode: 'aligned_1s', n_latest_rows: 3, kline_size: 60, fields: ['datetime', 'open', 'close', 'volume'] },
   },
 ];
@@ -322,6 +322,6 @@ const KLINE_EXAMPLES: RouteDoc['examples'] = [
 function rowExamples({ trades }: DatasetDefinition): RouteDoc['examples'] {
   return [
     { title: 'The latest rows', body: { n_latest_rows: 3, ...(trades && { include_datetime_col: false }) } },
-    { title: 'The latest one-second rows', body: { mode: 'aligned_1s', n_latest_rows: 3 } },
+    { title: 'The latest aligned rows', body: { mode: 'aligned_1s', n_latest_rows: 3 } },
   ];
 }

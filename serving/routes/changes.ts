@@ -35,7 +35,7 @@ const parameters = z.strictObject({
   dataset: z
     .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
     .optional()
-    .meta({ description: 'Changes of this dataset, and of the log itself.' }),
+    .meta({ description: 'Changes of this dataset, and of the proof log.' }),
   limit: parsedText((text) => {
     const limit = parseNumber(text) ?? 0;
     return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
@@ -53,7 +53,7 @@ const changesAnswer = z.strictObject({
     .array(
       z.looseObject({
         number: count('Its number: the index of its leaf in the proof log, plus one. No number is left out.'),
-        kind: z.enum(LEAF_KINDS).describe('What happened. `restored` is about the proof log itself.'),
+        kind: z.enum(LEAF_KINDS).describe('What happened. `restored` is about the proof log.'),
         dataset: z.enum(DATASET_KEYS).nullable(),
         partition: z.string().nullable().describe('The partition.'),
         revision: z.int().nullable().describe('Revision of the partition.'),
@@ -194,6 +194,6 @@ async function known<T>(asking: Promise<T>): Promise<T> {
   try {
     return await asking;
   } catch (cause) {
-    throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
+    throw new Problem('QUERY_BACKEND_ERROR', 'The database does not answer. Try again later.', { cause });
   }
 }

@@ -63,7 +63,7 @@ function opsRoute(
 }
 
 function unanswered(cause: unknown): never {
-  throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
+  throw new Problem('QUERY_BACKEND_ERROR', 'The database does not answer. Try again later.', { cause });
 }
 
 async function statusOf({ monitor, checks, queues, changes }: OpsDeps): Promise<OpsStatusAnswer> {

@@ -133,7 +133,7 @@ export class ExportCheck {
   get whyNoRows(): string | undefined {
     const { mode, filters, as_of: asOf, dataset } = this.#manifest;
     if (dataset === null || !this.#layout) return 'a frame has rows of its own';
-    if (mode !== 'native') return 'one-second rows have no leaves';
+    if (mode !== 'native') return 'aligned rows have no leaves';
     if (filters.length > 0) return 'the export is filtered';
     if (asOf !== null) return 'the export is as of a time';
     const missing = missingFields(this.#layout, this.fields);

@@ -37,7 +37,7 @@ export interface Leaf {
   readonly events_sha256: string | null;
   /** sha256 over the canonical bytes of the rows; null unless they were proved. */
   readonly rows_sha256: string | null;
-  /** Digest of the one-second rows; null where partitions share seconds. */
+  /** Digest of the aligned rows; null where partitions share seconds. */
   readonly aligned_hash: string | null;
   readonly klines_sha256: string | null;
   readonly at: string;

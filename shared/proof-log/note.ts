@@ -139,7 +139,7 @@ export function openNote(note: string, keys: readonly Verifier[]): { readonly te
   const isRenewed = keys.some(({ name }) => signers.some((signer) => signer.startsWith(`${name}+`)));
   throw new NoteFault(
     isRenewed
-      ? `${signers.join(' and ')} signed the note, another key of the log than ${names}: where the key was renewed, name the first one, and the log as well`
+      ? `${signers.join(' and ')} signed the note, another key of the log than ${names}: where the key was rotated, name the first one, and the log as well`
       : `the key ${names} did not sign the note`,
   );
 }

@@ -243,7 +243,7 @@ export interface AlignedShape {
 /** The facts of a partition that all its rows share; they are columns of the catalog. */
 export const PARTITION_FACTS = ['ingested_at', 'last_updated_at', 'document_sha256'] as const;
 
-/** How the database makes one-second rows from native rows. */
+/** How the database makes aligned rows from native rows. */
 export interface SecondsRule {
   /** SQL over `t`: for metrics, the order by which the first native row of a second and series gives the values. */
   readonly latestBy?: readonly string[];
@@ -252,7 +252,7 @@ export interface SecondsRule {
   /** The columns of the aligned storage that `select` yields, besides the second and the series. */
   readonly columns: readonly AlignedColumn[];
   /**
-   * SQL of the one-second rows of the relation `rows`. It holds rows of proved partitions only: the columns of the native
+   * SQL of the aligned rows of the relation `rows`. It holds rows of proved partitions only: the columns of the native
    * table, `second` (epoch s), `source_offset` and the facts of the row's partition.
    */
   select(rows: string): string;

@@ -26,7 +26,7 @@ interface MetricSeconds extends Pick<Required<SecondsRule>, 'latestBy'>, Pick<Se
 }
 
 /**
- * How one-second rows of metrics follow from native ones. The projector stores them, and a read as of a time makes them of
+ * How aligned rows of metrics follow from native ones. The projector stores them, and a read as of a time makes them of
  * the rows that were known then.
  */
 function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, isPresent }: MetricSeconds): SecondsRule {

@@ -126,7 +126,7 @@ const datetime = (pg: 'int8' | 'timestamptz'): Field => ({
 
 /**
  * The columns of klines, candles with more than OHLC; their names and order are those of the contract. They are made from
- * trades (native) or one-second rows (aligned): each is a column of the relation that serving/read makes.
+ * trades (native) or aligned rows (aligned): each is a column of the relation that serving/read makes.
  */
 export const KLINE_FIELDS: Readonly<Record<Mode, readonly Field[]>> = {
   native: [

@@ -1,4 +1,4 @@
-/** One-second rows of the seven datasets, made by the database, against sums and digests made here. */
+/** Aligned rows of the seven datasets, made by the database, against sums and digests made here. */
 import { createHash } from 'node:crypto';
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

@@ -95,7 +95,7 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     expect(new Set(units.map(({ state }: Json) => state))).toEqual(new Set(['identical']));
   };
 
-  /** What reads answer: by time, newest first, filtered, one-second rows and klines. */
+  /** What reads answer: by time, newest first, filtered, aligned rows and klines. */
   const reads = async (): Promise<string[]> => {
     const bodies = [
       ['exchange_b/spot/trades', { start_date: '2024-03-01', end_date: '2024-03-02' }],
@@ -252,7 +252,7 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     await verified();
   });
 
-  test("another dataset's days go into a compacted chunk of one-second rows", async () => {
+  test("another dataset's days go into a compacted chunk of aligned rows", async () => {
     const before = (await compacted()).filter((name) => name.startsWith(ALIGNED_TABLE));
     expect(before.length).toBeGreaterThan(0);
     const csv = csvOf({ day: '2024-03-02', rows: 500, seed: 3, firstId: 1, timeUnit: 'ms' });

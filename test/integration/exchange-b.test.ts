@@ -138,7 +138,7 @@ describe('two file days', () => {
     );
   });
 
-  test('have one-second rows equal to what DuckDB computes, for all seconds', async () => {
+  test('have aligned rows equal to what DuckDB computes, for all seconds', async () => {
     const expected = await secondsOfFiles(csv, dataset.key);
     expect(expected.length).toBeGreaterThan(30_000);
     const stored = await secondsStored(system, dataset.key);

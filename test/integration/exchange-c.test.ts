@@ -71,7 +71,7 @@ describe('two days', () => {
     expect(Number(zero[0].n)).toBeGreaterThan(100);
   });
 
-  test('have one-second rows equal to what DuckDB computes, for all seconds', async () => {
+  test('have aligned rows equal to what DuckDB computes, for all seconds', async () => {
     const expected = await secondsOfFiles(csv, dataset.key);
     expect(expected.length).toBeGreaterThan(30_000);
     const stored = await secondsStored(system, dataset.key);

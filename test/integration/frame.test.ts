@@ -225,7 +225,7 @@ test.each([undefined, 'row', '1970-09-30T12:00:00Z'])(
   },
 );
 
-test.each(EXCHANGES)('fields of one-second rows say the same as those of trades: %s', async (dataset) => {
+test.each(EXCHANGES)('fields of aligned rows say the same as those of trades: %s', async (dataset) => {
   const pairs = [
     ['open_price', 'price', 'first'],
     ['close_price', 'price', 'last'],

@@ -129,7 +129,7 @@ describe.each(EXCHANGES)('%s', (exchange) => {
     }
   });
 
-  test('aligned trades are the one-second rows', async () => {
+  test('aligned trades are the aligned rows', async () => {
     const { rows } = await ask(`${exchange}/spot/trades`, { mode: 'aligned_1s', n_latest_rows: 5 });
     expect(Object.keys(rows[0])).toEqual(dataset.aligned.fields.map(({ name }) => name));
     const seconds = alignedOfTrades(within(undefined, undefined)).slice(-5);

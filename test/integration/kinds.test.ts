@@ -154,11 +154,11 @@ describe('blocks', () => {
     ['a stored value', 'update bitcoin_block_headers set nonce = nonce + 1 where height = 14'],
     ['a row taken out', 'delete from bitcoin_block_headers where height = 14'],
     [
-      'a one-second row',
+      'an aligned row',
       `update canonical_aligned_1s_aggregates set records_in_bucket = 2 where dataset_id = 6 and latest_height = 14`,
     ],
     [
-      'a one-second row too many',
+      'an aligned row too many',
       `insert into canonical_aligned_1s_aggregates (dataset_id, series_id, aligned_at_utc, records_in_bucket)
        select 6, series_id + 100000, aligned_at_utc, 1 from canonical_aligned_1s_aggregates
        where dataset_id = 6 and latest_height = 14`,

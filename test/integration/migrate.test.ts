@@ -272,7 +272,7 @@ describe('migrating an empty database', () => {
     expect((await tables()).rows).toEqual([{ half: 'half', later: 'later', partitions: 'partitions' }]);
   });
 
-  test('one-second rows of decades that lay in chunks of 30 days are kept, in two long ones', async () => {
+  test('aligned rows of decades that lay in chunks of 30 days are kept, in two long ones', async () => {
     await using client = await open(url);
     const path = join(directory, '0019_aligned_sparse_times.sql');
     const moving = await readFile(path, 'utf8');

@@ -119,7 +119,7 @@ const DAMAGES: readonly [string, (place: Place) => string, RegExp][] = [
     /aligned_events: expected 600, found 601/,
   ],
   [
-    'a one-second row taken out',
+    'an aligned row taken out',
     ({ seconds }) => `delete from ${seconds} and aligned_at_utc = (select max(aligned_at_utc) from ${seconds})`,
     /aligned_events: expected 600, found 5\d\d/,
   ],

@@ -62,7 +62,7 @@ describe('a backfill', () => {
     expect(await compareNative(system, csv, system.env.dir)).toEqual([100_000, 100_000, 0, 0]);
   });
 
-  test('stores one-second rows equal to what DuckDB computes, for all seconds', async () => {
+  test('stores aligned rows equal to what DuckDB computes, for all seconds', async () => {
     const expected = await secondsOfFiles(csv);
     expect(expected.length).toBeGreaterThan(20_000);
     const stored = await secondsStored(system);

@@ -421,7 +421,7 @@ test('a renewed key is followed by those who trust the old one, and what the old
     await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), '--key', named]);
   const [filed, none] = [await watchWith(inDir('log.key')), await watchWith(inDir('no.key'))];
   expect([filed.exit, none.exit, none.json.error.code]).toEqual([0, 2, 'CHECK_INPUT_INVALID']);
-  const renewed = 'the key of the log was renewed, and the key before it signed that';
+  const renewed = 'the key of the log was rotated, and the key before it signed that';
   const mirror = await check(log);
   expect([mirror.exit, mirror.json.checked[0]]).toEqual([0, renewed]);
   const exported = await check(folder, '--log', log);

@@ -263,7 +263,7 @@ describe('check', () => {
     const { exit, json } = await check(folder, '--key', key);
     expect([exit, json.not_checked]).toEqual([
       0,
-      ['rows against leaves (one-second rows have no leaves): vouched for only by the signed manifest'],
+      ['rows against leaves (aligned rows have no leaves): vouched for only by the signed manifest'],
     ]);
     expect(json.checked[0]).toMatch(/^the manifest is the one that tidemark-[0-9a-f]+ signed$/);
   });

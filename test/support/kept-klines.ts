@@ -58,7 +58,7 @@ export function keptNative(days: readonly FileDay[], sizeMs: number): Cells[] {
   });
 }
 
-/** The kept aligned klines of one-second rows. */
+/** The kept aligned klines of aligned rows. */
 export function keptAligned(rows: readonly AlignedRow[], sizeMs: number): Cells[] {
   const groups = groupsOf(rows, sizeMs, (row) => row.aligned_at_ms);
   return alignedKlines(rows, sizeMs).map((kline) => {

@@ -114,7 +114,7 @@ export async function compareNative(
   return counts.map(Number);
 }
 
-/** One-second rows out of the files, [second, count, open, high, low, close, quantity, quote]: exact decimal text, rounded once by Number(). */
+/** Aligned rows out of the files, [second, count, open, high, low, close, quantity, quote]: exact decimal text, rounded once by Number(). */
 export async function secondsOfFiles(csvPaths: readonly string[], dataset = EXCHANGE_A): Promise<number[][]> {
   const rows = await duckdb(`select (ms // 1000)::bigint as second, count(*), arg_min(price, id)::varchar,
     max(price)::varchar, min(price)::varchar, arg_max(price, id)::varchar, sum(qty)::varchar, sum(quote)::varchar
@@ -122,7 +122,7 @@ export async function secondsOfFiles(csvPaths: readonly string[], dataset = EXCH
   return rows.map((row) => row.map(Number));
 }
 
-/** One-second rows as stored, in the same terms. */
+/** Aligned rows as stored, in the same terms. */
 export async function secondsStored({ client }: Stored, dataset = EXCHANGE_A): Promise<number[][]> {
   const { rows } = await client.query({
     text: `select extract(epoch from aligned_at_utc)::int8, trade_count, open_price, high_price, low_price, close_price,

@@ -60,7 +60,7 @@ async function everQueued(): Promise<number> {
 const running = (exportId: string) =>
   eventually(async () => (await exports.status(exportId)).json.status === 'running', `${exportId} runs`);
 
-test('the broker killed during a run: the run goes on, the export ends once, the queue is there again', async () => {
+test('nats-server killed during a run: the run goes on, the export ends once, the queue is there again', async () => {
   const rows = await blocked();
   const { json } = await exports.submit(BODY);
   await running(json.export_id);

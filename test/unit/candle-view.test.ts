@@ -134,7 +134,7 @@ test('dragging keeps the span and goes where it was dragged; scaling takes what 
   expect(viewAt(YEARS, viewOf(YEARS, lengthOf('1 year'), YEARS.toMs), { from: 300, to: 665 }).toMs).toBe(YEARS.toMs);
 });
 
-test('seconds are asked for as one-second rows, everything else as klines of whole days', () => {
+test('seconds are asked for as aligned rows, everything else as klines of whole days', () => {
   const atMs = Date.parse('2024-02-01T10:30:30Z');
   const minute = viewOf(YEARS, lengthOf('1 minute'), atMs);
   expect(requestFor(DATASET, minute)).toEqual({

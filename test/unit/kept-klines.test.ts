@@ -228,7 +228,7 @@ describe('kept klines', () => {
     expect(rowsOf(klines.build(7).native, 'native')).toEqual(expectedNative(trades, DAY));
   });
 
-  test('of one-second rows are those of the oracle', () => {
+  test('of aligned rows are those of the oracle', () => {
     const second = fc.record({ open_price: price, high_price: price, low_price: price, close_price: price });
     const row = fc.record({ second, quantity_sum: quantity, quote_volume_sum: quantity, trade_count: fc.nat(1000) });
     const at = fc.uniqueArray(fc.integer({ min: 0, max: 86_399 }), { minLength: 1, maxLength: 60 });

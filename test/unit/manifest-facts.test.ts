@@ -80,7 +80,7 @@ describe('rows that differ from their manifest in one fact alone', () => {
       `totals.${column}`,
       { totals: { ...totals, [column]: '77' } },
     ]),
-    // One-second rows of other events than there are rows.
+    // Aligned rows of other events than there are rows.
     ['aligned_events', { aligned_events: 2 }],
     ['aligned_events', { aligned_events: null }],
   ])('%s is named', (fact, other) => {

@@ -54,9 +54,9 @@ test('a note with a signature of a witness beside the log’s opens; with a chan
   expect(openNote(NOTE + witness, [verifier]).text).toBe(TEXT);
   expect(() => openNote(NOTE.replace('answer', 'question'), [verifier])).toThrow('does not belong to the text');
   expect(() => openNote(NOTE, [generateSigner('AliceLiddell').verifier])).toThrow('did not sign the note');
-  // An honest export of before a key was renewed was only called unsigned.
+  // An honest export of before a key was rotated was only called unsigned.
   expect(() => openNote(NOTE, [generateSigner('PeterNeumann').verifier])).toThrow(
-    /^PeterNeumann\+c74f20a3 signed the note, another key of the log than PeterNeumann\+[0-9a-f]{8}: where the key was renewed/,
+    /^PeterNeumann\+c74f20a3 signed the note, another key of the log than PeterNeumann\+[0-9a-f]{8}: where the key was rotated/,
   );
   expect(() => openNote(TEXT, [verifier])).toThrow('an empty line');
   expect(() => openNote(NOTE.replace('x08g', 'x08h'), [verifier])).toThrow();

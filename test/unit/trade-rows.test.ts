@@ -46,7 +46,7 @@ const cellOf = (type: string, text: string): Cell => {
 
 const US_TO_2000 = BigInt(Date.UTC(2000, 0, 1)) * 1000n;
 
-/** One-second rows by definition: exact sums, rounded once; first and last by id. */
+/** Aligned rows by definition: exact sums, rounded once; first and last by id. */
 function naiveSeconds(layout: TradeLayout, list: readonly TradeLine[], seriesId: number): Cell[][] {
   const seconds = Map.groupBy(list, ({ ms }) => Math.floor(ms / 1000));
   return [...seconds.entries()]
@@ -136,7 +136,7 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
     );
   });
 
-  test('makes one-second rows equal to exact arithmetic, at any framing', () => {
+  test('makes aligned rows equal to exact arithmetic, at any framing', () => {
     // Many rows in few seconds, so that sums outgrow the fast integers.
     const huge = fc.oneof(
       decimal,

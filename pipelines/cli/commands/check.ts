@@ -220,7 +220,7 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
     const trusted = await namedKey(key);
     if (current === undefined) return [trusted];
     const keys = trustedKeys(trusted, parseVerifier(current), parseRotations((await read(ROTATIONS_FILE)) ?? ''));
-    if (keys.length > 1) report.checked.push('the key of the log was renewed, and the key before it signed that');
+    if (keys.length > 1) report.checked.push('the key of the log was rotated, and the key before it signed that');
     return keys;
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;

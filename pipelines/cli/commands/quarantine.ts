@@ -123,7 +123,7 @@ export async function release(key: string, reason: string, needs: ReleaseNeeds):
  */
 async function matchesManifest(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<boolean> {
   if ((await quarantinedBy(client, dataset, row.partitionKey)) !== 'verify' || !row.manifest) return false;
-  // The one-second rows that it shares with other partitions were rebuilt without it.
+  // The aligned rows that it shares with other partitions were rebuilt without it.
   if (projection.seconds) return false;
   const { discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
   return discrepancies.length === 0;

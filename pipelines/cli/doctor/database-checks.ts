@@ -130,7 +130,7 @@ interface ServerSetting {
   readonly why: string;
 }
 
-/** The settings that are checked, with reasons; docs/operations.md has the whole list. */
+/** The settings that are checked, with reasons; shared/stack/postgres.ts has the whole list. */
 const SERVER_SETTINGS: readonly ServerSetting[] = [
   { name: 'fsync', severity: 'fault', holds: (v) => v === 'on', want: 'on', why: 'a crash loses what was proved' },
   {

@@ -1,6 +1,6 @@
 /**
  * What the projectors of trades share. Events that are written as usual are read in WebAssembly (columns/rows.ts): their columns, for
- * one-second rows and klines, and their storage rows. The projector of an exchange reads the others one by one. The decoder copies
+ * aligned rows and klines, and their storage rows. The projector of an exchange reads the others one by one. The decoder copies
  * its rows in and out by code of its own (row-scanner.ts), although it is alike: a fault that both had would be proved.
  */
 import { readFileSync } from 'node:fs';
@@ -95,7 +95,7 @@ export interface RowLayout {
   readonly quoteScale?: number;
 }
 
-/** Turns events into storage rows, one-second rows and klines. */
+/** Turns events into storage rows, aligned rows and klines. */
 export abstract class TradeRows implements FoldingProjector {
   protected readonly seconds: AlignedTrades;
   protected readonly trades: DayKlines;

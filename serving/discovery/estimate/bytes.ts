@@ -180,7 +180,7 @@ export type EstimateAnswer = z.input<typeof estimateAnswer>;
 
 /**
  * Rows that a read scans per second from memory. Measured for one backend in the order of the index: 4.6 M trades, 3.8 M
- * one-second rows. From a disk it is fewer.
+ * aligned rows. From a disk it is fewer.
  */
 const ROWS_PER_SECOND = 4_000_000;
 

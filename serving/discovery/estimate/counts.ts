@@ -31,7 +31,7 @@ interface Cut {
   readonly span: string | null;
 }
 
-/** Undefined where partitions do not tell, as for one-second rows that several partitions share. */
+/** Undefined where partitions do not tell, as for aligned rows that several partitions share. */
 export async function countRows(context: LiveContext): Promise<Count | undefined> {
   const { request, searched } = context;
   const { scope } = request.dataset.native;

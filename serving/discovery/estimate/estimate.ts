@@ -138,7 +138,7 @@ const ofCount = ({
 const FEW_ROWS = 200_000;
 const FEW_SLICES = 16;
 
-/** Counts rows that no partition counts, if they are few: one-second rows of blocks, snapshots and metrics. */
+/** Counts rows that no partition counts, if they are few: aligned rows of blocks, snapshots and metrics. */
 async function countFew(context: LiveContext, expected: number): Promise<number | undefined> {
   const { session, relation, searched } = context;
   const slices = [...slicesOf(searched, relation.chunkMs)];

@@ -73,7 +73,7 @@ export interface ManifestPartition {
   readonly partition: string;
   readonly source_id: string;
   readonly revision: number;
-  /** Native and one-second rows of the whole partition, even if the window holds only some. */
+  /** Native and aligned rows of the whole partition, even if the window holds only some. */
   readonly rows: number | null;
   readonly aligned_rows: number | null;
   /** The digests that proved the partition, as in coverage and lineage. */

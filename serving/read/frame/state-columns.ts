@@ -22,7 +22,7 @@ interface StateNeeds {
   readonly confirmations: number | undefined;
 }
 
-/** @param context of native rows, or of one-second rows where the columns are fields of those; without filters. */
+/** @param context of native rows, or of aligned rows where the columns are fields of those; without filters. */
 export async function stateColumns(context: LiveContext, needs: StateNeeds): Promise<ColumnGroup> {
   const { kind } = context.request.dataset.partition;
   if (kind === 'vintage' || kind === 'capture') return new RevisedColumns(await revisedSeries(context, needs), needs);

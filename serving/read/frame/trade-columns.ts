@@ -205,7 +205,7 @@ export async function tradeColumns(
   return new TradeColumns(context, { klines, grid, partitions, columns, fill });
 }
 
-/** A one-second row holds trades up to the end of its second, so it is known when that has ended. */
+/** An aligned row holds trades up to the end of its second, so it is known when that has ended. */
 const endOfKnown = ({ request: { mode } }: LiveContext, knownTo: number): number =>
   mode === 'native' ? knownTo : floorTo(SECOND_MS, knownTo);
 

@@ -197,7 +197,7 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
   };
 }
 
-/** Formulas over one-second rows. */
+/** Formulas over aligned rows. */
 export function alignedFormulas(bucket: Bucket): Formulas {
   const at = 't.aligned_at_utc';
   return {

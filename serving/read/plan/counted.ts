@@ -179,7 +179,7 @@ async function provedRows({ session, request }: LiveContext, window: Range, unit
 }
 
 /**
- * Compares the events that the one-second rows of a window state with those that are proved, before the first row of the read. A
+ * Compares the events that the aligned rows of a window state with those that are proved, before the first row of the read. A
  * second may hold events of several heights, so their rows have no count, but the sum of `countField` has.
  * @throws LostRows
  */

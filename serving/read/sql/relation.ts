@@ -18,7 +18,7 @@ import { seriesRows } from './series-rows.ts';
 
 const SECOND_MS = 1000;
 
-/** SQL of one-second rows as the registry builds them, for a range of time; `test` is a further condition over `t`. */
+/** SQL of aligned rows as the registry builds them, for a range of time; `test` is a further condition over `t`. */
 export function secondsOf(request: RowScope, { from, to }: Range, test?: string): string {
   const { native, aligned, number, offset, key } = request.dataset;
   assert(aligned.seconds && native.time.pg === 'int8', `the seconds of ${key} are not made from its rows`);

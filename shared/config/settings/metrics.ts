@@ -72,7 +72,7 @@ export const METRICS = {
   SVC_KEEP_DIR: {
     group: 'Sources',
     kind: 'path',
-    doc: 'Folder that archives documents that cannot be fetched again (pages of issuers, answers of the macro provider). Nothing deletes them; back the folder up. Unset: `kept` in the state folder.',
+    doc: 'Folder of the kept documents, which cannot be fetched again (pages of issuers, answers of the macro provider). Nothing deletes them; back the folder up. Unset: `kept` in the state folder.',
   },
   SVC_BROWSER_PATH: {
     group: 'Sources',

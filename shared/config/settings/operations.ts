@@ -168,7 +168,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role that owns it, for migrations and `read-role`; unset: SVC_DATABASE_URL.',
+    doc: 'The same database through the role that owns it, for migrations, `keys` and `read-role`; unset: SVC_DATABASE_URL.',
   },
   SVC_DATABASE_SERVE_URL: {
     group: 'Stack',

@@ -138,7 +138,7 @@ export const SERVING = {
     default: '4',
     min: 1,
     max: 1000,
-    doc: 'Catalog requests running at once: datasets, coverage, estimates, lineage.',
+    doc: 'Discovery requests running at once: datasets, coverage, estimates, lineage, changes, submits of exports and files of the lake.',
   },
   SVC_DISCOVERY_MAX_QUEUE: {
     group: 'Limits',
@@ -146,7 +146,7 @@ export const SERVING = {
     default: '64',
     min: 0,
     max: 100_000,
-    doc: 'Catalog requests waiting; one more is 503.',
+    doc: 'Discovery requests waiting; one more is 503.',
   },
   SVC_QUERY_QUEUE_TIMEOUT_MS: {
     group: 'Limits',

@@ -12,7 +12,7 @@ import { createMigratedEnv, execute, type TestEnv } from '../../support/stack.ts
 
 const TABLE = 'canonical_aligned_1s_aggregates';
 const STREAMS: readonly Dataset[] = ['bitcoin_block_headers', 'bitcoin_block_transactions', 'bitcoin_mempool_state'];
-/** Of streams whose frames read one-second rows. */
+/** Of streams whose frames read aligned rows. */
 const FRAME_COLUMNS: Partial<Record<Dataset, { field: string }>> = { bitcoin_mempool_state: { field: 'tx_count' } };
 const WITH_ROWS: Dataset = 'exchange_a_spot_trades';
 

@@ -1,5 +1,5 @@
 /**
- * One-second rows of the seven datasets, as SQL over native rows. Blocks of one second are merged in offset order, over
+ * Aligned rows of the seven datasets, as SQL over native rows. Blocks of one second are merged in offset order, over
  * all proved heights. Sums are in satoshis and are rounded once, when they become bitcoins.
  */
 import type { AlignedColumn } from '../../../../shared/registry/definition.ts';
