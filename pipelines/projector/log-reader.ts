@@ -7,7 +7,6 @@ import { createHash } from 'node:crypto';
 import {
   AckPolicy,
   type Consumer,
-  type ConsumerInfo,
   type ConsumerMessages,
   DeliverPolicy,
   type JsMsg,
@@ -19,11 +18,16 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { CheckpointRow } from '../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeBody, decodeHeader, type Header, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
-import type { Logger } from '../../shared/logger.ts';
-import { CONSUMER_NAME, JS_ERROR, jsErrorCode, messageAt, streamInfo } from '../../shared/nats/stream.ts';
+import {
+  CONSUMER_NAME,
+  firstMessageFrom,
+  JS_ERROR,
+  jsErrorCode,
+  messageAt,
+  streamInfo,
+} from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
-/** After this time without a message, the reader asks the log whether there is one. */
 const QUIET_MS = 5000;
 
 /** No message is redelivered after a time: a transaction may stay open longer than any limit. */
@@ -35,7 +39,10 @@ export interface LogReaderOptions {
   /** Limits the buffer: a pull asks for as many messages as fit if each has the maximal size. */
   readonly pullMaxBytes: number;
   readonly signal: AbortSignal;
-  readonly log: Logger;
+  /** Receives the first and the last sequence of messages that the log has lost; they are passed over. */
+  readonly onLost: (first: number, last: number) => Promise<void>;
+  /** After this time without a message, the reader asks the log whether there is one; default QUIET_MS. */
+  readonly quietMs?: number;
 }
 
 export class LogReader {
@@ -43,7 +50,8 @@ export class LogReader {
   readonly #dataset: string;
   readonly #maxMessages: number;
   readonly #signal: AbortSignal;
-  readonly #log: Logger;
+  readonly #onLost: LogReaderOptions['onLost'];
+  readonly #quietMs: number;
   #messages: ConsumerMessages | undefined;
   #iterator: AsyncIterator<JsMsg> | undefined;
   #next: Arrival<IteratorResult<JsMsg>> | undefined;
@@ -55,12 +63,13 @@ export class LogReader {
   /** Whether the connection was lost and made again. */
   #hasReconnected = false;
 
-  constructor({ connection, dataset, pullMaxBytes, signal, log }: LogReaderOptions) {
+  constructor({ connection, dataset, pullMaxBytes, signal, onLost, quietMs = QUIET_MS }: LogReaderOptions) {
     this.#signal = signal;
     this.#connection = connection;
     this.#dataset = dataset.key;
     this.#maxMessages = Math.max(2, Math.floor(pullMaxBytes / MAX_MESSAGE_BYTES));
-    this.#log = log;
+    this.#onLost = onLost;
+    this.#quietMs = quietMs;
     void this.#watch();
   }
 
@@ -116,7 +125,7 @@ export class LogReader {
       if (arrived.done) throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} ended`);
       const message = arrived.value;
       if (message.seq <= this.#lastSequence) continue;
-      // No message is ever deleted from the log, so the next sequence is known.
+      // No message is ever deleted from the log: what is missing was lost by the log or left out by the consumer.
       if (message.seq !== this.#lastSequence + 1) await this.#requireLost(message.seq);
       this.#came(message.seq);
       return message;
@@ -126,23 +135,22 @@ export class LogReader {
   /**
    * Accepts that the messages before `sequence` are missing where the log has lost them. A crash of nats-server may take
    * acknowledged messages and keep their sequences. That is the same as a lost tail whose sequences went to other messages:
-   * nothing of them was projected, and an attempt that lacks one of its messages is never proved.
-   * @throws TidemarkError LOG_GAP when the log has one of them: the consumer lost its place
+   * the checkpoint is before them, and an attempt that lacks one of its messages is never proved.
+   * @throws TidemarkError LOG_GAP when the log has one of them
    */
   async #requireLost(sequence: number): Promise<void> {
-    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
     const first = this.#lastSequence + 1;
-    // nats-server answers with the first message from there on; the library's type does not know this form.
-    const request = { seq: first, next_by_subj: '>' };
-    const next = await manager.streams.getMessage(this.#dataset, request);
-    if (next?.seq !== sequence) {
-      throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${sequence} after ${this.#lastSequence}`);
+    const next = await this.#firstFrom(first);
+    if (next !== sequence) {
+      const what = `${this.#dataset} delivered ${sequence} after ${this.#lastSequence}, although the log holds ${next}`;
+      throw new TidemarkError('LOG_GAP', `${what}: does something else read from the consumer ${CONSUMER_NAME}?`);
     }
-    const lost = { dataset: this.#dataset, first, last: sequence - 1 };
-    this.#log.warn(
-      lost,
-      'the log has lost messages that nothing was projected of; attempts that lack one are not proved',
-    );
+    await this.#onLost(first, sequence - 1);
+  }
+
+  async #firstFrom(sequence: number): Promise<number | undefined> {
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    return (await firstMessageFrom(manager, this.#dataset, sequence))?.seq;
   }
 
   #came(sequence: number): void {
@@ -156,19 +164,19 @@ export class LogReader {
    * and are not sent again, and a pull that was lost with its server is repeated only after half a minute or more.
    */
   #poll(): void {
-    if (performance.now() - this.#polledAt < QUIET_MS) return;
+    if (performance.now() - this.#polledAt < this.#quietMs) return;
     this.#polledAt = performance.now();
     const after = this.#lastSequence;
     if (this.#isOwed) {
       throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} delivers nothing after ${after}`);
     }
     const consumer = this.#consumer;
-    const noteOwed = ({ num_pending, delivered }: ConsumerInfo) => {
-      if (this.#consumer !== consumer || this.#lastSequence !== after) return;
-      this.#isOwed = num_pending > 0 || delivered.stream_seq > after;
+    // Not what the consumer says: it counts sequences at the end of the log whose messages are lost as delivered.
+    const noteOwed = (next: number | undefined) => {
+      if (this.#consumer === consumer && this.#lastSequence === after) this.#isOwed = next !== undefined;
     };
     // A log that does not answer is asked again after the next pause.
-    consumer?.info().then(noteOwed, () => {});
+    this.#firstFrom(after + 1).then(noteOwed, () => {});
   }
 
   async close(): Promise<void> {
@@ -290,7 +298,7 @@ export async function logVerdict(
   if (!checkpoint) {
     return lastSequence === 0
       ? verdict('empty', 'nothing was published')
-      : verdict('log_ahead', `${lastSequence} messages are in the log, and nothing was ever projected`);
+      : verdict('log_ahead', `it ends at sequence ${lastSequence}, and nothing of it was projected`);
   }
   const { streamSequence } = checkpoint;
   const created = [streamCreated, checkpoint.streamCreated].map((date) => date.toISOString());

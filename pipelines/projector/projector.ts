@@ -73,7 +73,7 @@ export class Projector {
 
   constructor(needs: ProjectorNeeds) {
     this.#needs = needs;
-    this.#reader = new LogReader(needs);
+    this.#reader = new LogReader({ ...needs, onLost: (first, last) => this.#recordLost(first, last) });
     this.#catalog = new Catalog(needs.side);
     this.#work = new LoadSession(needs);
     this.#machine = new Machine(this.#handlers);
@@ -100,6 +100,18 @@ export class Projector {
       if (this.#machine.state !== 'stopped') await this.#machine.take('failure');
       throw error;
     }
+  }
+
+  /** Records the loss once: after a failure the log is read again from the checkpoint. */
+  async #recordLost(first: number, last: number): Promise<void> {
+    const { dataset, side, log } = this.#needs;
+    const reason = `The log has lost messages ${first} to ${last}; a partition that waits for one is published again, or quarantined`;
+    log.warn({ dataset: dataset.key, first, last }, reason);
+    await side.query(
+      `insert into ledger (dataset_id, partition_key, kind, reason) select $1, '', 'log_lost', $2::text
+       where not exists (select from ledger where dataset_id = $1 and kind = 'log_lost' and reason = $2::text)`,
+      [dataset.number, reason],
+    );
   }
 
   /** Returns the next message, decoded, while the bodies of the messages after it are decompressed. */

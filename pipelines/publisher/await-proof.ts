@@ -311,8 +311,8 @@ export class ProofWaiter implements AsyncDisposable {
   }
 
   /**
-   * A crash of nats-server can take manifests that it had acknowledged, and nothing proves what the log lost. It takes the
-   * end of the log, so the newest are checked first, up to one that the log holds.
+   * A crash of nats-server can take manifests that it had acknowledged, and nothing proves what the log lost. Mostly it takes
+   * the end of the log, so the newest are checked first, up to one that the log holds.
    */
   async #checkLog(dataset: DatasetDefinition): Promise<void> {
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });

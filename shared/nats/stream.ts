@@ -263,6 +263,22 @@ export async function messageOf(
   }
 }
 
+/** The first stored message from a sequence on, or undefined when the stream ends before it. */
+export async function firstMessageFrom(
+  manager: JetStreamManager,
+  dataset: string,
+  sequence: number,
+): Promise<{ seq: number; time: Date } | undefined> {
+  // nats-server skips sequences without a message; the library's type does not know this form of the request.
+  const request = { seq: sequence, next_by_subj: '>' };
+  try {
+    return (await manager.streams.getMessage(dataset, request)) ?? undefined;
+  } catch (error) {
+    if (jsErrorCode(error) === JS_ERROR.NO_MESSAGE_FOUND) return undefined;
+    throw error;
+  }
+}
+
 /** The stored message at a sequence, or undefined when the stream holds none there. */
 export async function messageAt(
   manager: JetStreamManager,

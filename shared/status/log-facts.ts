@@ -1,7 +1,7 @@
 /** The facts of the log about each dataset's stream and about the consumer of its projector. */
 import type { ConsumerInfo, JetStreamManager } from '@nats-io/jetstream';
 import { decodeHeader, type FrameHeader } from '../frame/codec.ts';
-import { CONSUMER_NAME, JS_ERROR, jsErrorCode, streamInfo } from '../nats/stream.ts';
+import { CONSUMER_NAME, firstMessageFrom, JS_ERROR, jsErrorCode, streamInfo } from '../nats/stream.ts';
 
 export interface LogFacts {
   readonly messages: number;
@@ -23,7 +23,7 @@ interface ConsumerFacts {
 }
 
 export class LogFactsReader {
-  /** The oldest waiting message by dataset. Messages do not change, so each is read once while it is the oldest. */
+  /** The oldest waiting message by dataset, from a sequence on. Messages do not change, so each is read once while it is the oldest. */
   readonly #oldest = new Map<string, { readonly sequence: number; readonly at: Date }>();
 
   /** Undefined where there is no stream. */
@@ -46,7 +46,7 @@ export class LogFactsReader {
   async #timeOf(manager: JetStreamManager, dataset: string, sequence: number): Promise<Date | undefined> {
     const cached = this.#oldest.get(dataset);
     if (cached?.sequence === sequence) return cached.at;
-    const at = (await stored(manager, dataset, sequence))?.time;
+    const at = (await firstMessageFrom(manager, dataset, sequence))?.time;
     if (at) this.#oldest.set(dataset, { sequence, at });
     return at;
   }

@@ -418,4 +418,32 @@ describe('stores restored to different points', () => {
     expect((await system.reingest(DAYS[0], DAYS[3], 'the log lost it')).exit).toBe(0);
     expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
   });
+
+  // Recovery bisected for the last common manifest: of two lost days it named the one after it.
+  test('a log that lost messages before others that it kept: each lost day is named', async () => {
+    const messages = await system.log();
+    const [first, last] = [messages[0].header.partition, messages.at(-1)!.header.partition];
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    const { config } = await manager.streams.info(DATASET);
+    await manager.streams.delete(DATASET);
+    const kept = messages.filter(({ header }) => header.partition !== first);
+    const { created } = await manager.streams.add({ ...config, first_seq: kept[0].sequence });
+    const tail = kept.filter(({ header }) => header.partition === last);
+    const whole = kept.filter(({ header }) => header.partition !== last);
+    for (const { subject, data } of [...whole, ...tail.toReversed()])
+      await jetstream(connection).publish(subject, data);
+    await system.client.query('update checkpoints set stream_created = $1', [created]);
+    const lost = [first, last].sort();
+    expect(await verdicts()).toEqual(['other_messages', lost]);
+    const { json } = await run('recover', DATASET, '--reason', 'the log lost messages');
+    expect(json.plans[0]).toMatchObject({ lost, common_sequence: whole.at(-1)!.sequence });
+    const failed = async () => {
+      const { json: deep } = await run('verify', DATASET, '--deep');
+      return deep.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition);
+    };
+    expect(await failed()).toEqual(lost);
+    for (const day of lost) expect((await system.reingest(day, day, 'the log lost it')).exit).toBe(0);
+    expect(await failed()).toEqual([]);
+  });
 });

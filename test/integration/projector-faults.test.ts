@@ -92,6 +92,14 @@ test('a log that lost its first messages before they were projected is read from
   const reason = expect.stringContaining('its first frame is missing');
   expect(await waiting).toEqual([expect.objectContaining({ state: 'quarantined', reason })]);
   expect((await other.ingest([HEADERS], [block(2)])).map(({ state }) => state)).toEqual(['proved']);
+  // Also when it is read again.
+  await other.stopProjecting();
+  await other.rows('delete from checkpoints');
+  other.project([HEADERS]);
+  await other.until(async () => (await other.rows('select from checkpoints where stream_sequence = 4')).length === 1);
+  expect(await other.rows(`select reason from ledger where kind = 'log_lost'`)).toEqual([
+    { reason: expect.stringContaining('messages 1 to 1') },
+  ]);
 });
 
 test('a projector whose consumer was taken from it makes another', async () => {

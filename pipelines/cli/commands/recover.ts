@@ -1,8 +1,8 @@
 /**
  * `recover`: brings database and log back in step after they were restored to different points. Plans first, then acts.
  * Proved partitions stay proved and served. The checkpoint goes back to the last message that both stores have, and
- * partitions that the log has lost are named, so that they can be ingested again. The log is append-only, so one equal
- * message means that all before it are equal.
+ * partitions that the log has lost are named, so that they can be ingested again. The log is append-only, so in a log without
+ * holes one equal message means that all before it are equal.
  */
 
 import { createHash } from 'node:crypto';
@@ -54,8 +54,14 @@ export interface RecoverNeeds {
   readonly dataset: DatasetDefinition;
 }
 
-/** Computes the plan without changing anything. */
-export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
+interface Recovery {
+  readonly plan: RecoveryPlan;
+  /** Ended attempts whose manifest the log no longer holds where the catalog says. */
+  readonly gone: readonly Ended[];
+}
+
+/** Computes the recovery without changing anything. */
+async function prepare(needs: RecoverNeeds): Promise<Recovery> {
   const { client, connection, dataset } = needs;
   const checkpoint = await new Catalog(client).checkpoint(dataset);
   const verdict = await logVerdict(connection, dataset, checkpoint);
@@ -66,19 +72,22 @@ export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
     checkpoint_sequence: checkpoint?.streamSequence ?? 0,
   };
   if (verdict.state === 'in_step' || verdict.state === 'log_ahead' || verdict.state === 'empty') {
-    return { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] };
+    return { plan: { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] }, gone: [] };
   }
   const ended = await endedAttempts(client, dataset);
-  const common = await lastCommon(needs, ended);
-  const beyond = ended.filter(({ sequence }) => sequence > common);
+  const gone = await goneAttempts(needs, ended);
+  const isGone = new Set(gone);
+  const common = ended.findLast((one) => !isGone.has(one))?.sequence ?? 0;
   const proved = await client.query<{ partition_key: string; attempt: number }>(
     `select partition_key, attempt from partitions where dataset_id = $1 and state = 'proved'`,
     [dataset.number],
   );
   const current = new Map(proved.rows.map((row) => [row.partition_key, row.attempt]));
-  const lost = beyond.filter(({ partition, attempt }) => current.get(partition) === attempt);
-  return { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() };
+  const lost = gone.filter(({ partition, attempt }) => current.get(partition) === attempt);
+  return { plan: { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() }, gone };
 }
+
+export const recoveryPlan = async (needs: RecoverNeeds): Promise<RecoveryPlan> => (await prepare(needs)).plan;
 
 /** The plan after any commit of a projector that is under way: it may move the checkpoint. */
 async function planAfterCommits(needs: RecoverNeeds): Promise<RecoveryPlan> {
@@ -102,13 +111,13 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
   try {
     // Waits for a projector's commit, and blocks the next one.
     await lockCoverage(client, dataset);
-    const plan = await recoveryPlan(needs);
+    const { plan, gone } = await prepare(needs);
     if (plan.verdict !== 'in_step' && plan.verdict !== 'log_ahead' && plan.verdict !== 'empty') {
       await rewindCheckpoint(client, connection, dataset, plan.common_sequence);
       await client.query(
         `update attempts set manifest_sequence = null, first_sequence = null, updated_at = clock_timestamp()
-         where dataset_id = $1 and manifest_sequence > $2 and state <> 'published'`,
-        [dataset.number, plan.common_sequence],
+         where dataset_id = $1 and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
+        [dataset.number, gone.map(({ partition }) => partition), gone.map(({ attempt }) => attempt)],
       );
       // Their sequences in the log now belong to other messages or to none.
       await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
@@ -170,13 +179,17 @@ async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Pr
   }));
 }
 
+/** Manifests that are asked for at once. */
+const ASKED_AT_ONCE = 64;
+
 /**
- * Bisects for the last manifest that the log holds at the sequence of the catalog: it holds all manifests before that one,
- * and none after it.
+ * Those of the ended attempts whose manifest the log does not hold at the sequence of the catalog. A log without holes holds all
+ * manifests before the last common one and none after it, so it is bisected; in one with holes each is asked for.
  */
-async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<number> {
+async function goneAttempts({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<readonly Ended[]> {
   const manager = await jetstreamManager(connection, { checkAPI: false });
-  if (!(await streamInfo(manager, dataset.key))) return 0;
+  const info = await streamInfo(manager, dataset.key);
+  if (!info) return ended;
   const isThere = async ({ partition, attempt, frames, sequence, ingestedAtMs }: Ended): Promise<boolean> => {
     const message = await messageAt(manager, dataset.key, sequence);
     if (message?.subject !== subjectOf(dataset.key, partition, attempt, frames)) return false;
@@ -187,13 +200,23 @@ async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly
       return false;
     }
   };
+  const { first_seq: first, num_deleted: holes = 0 } = info.state;
+  if (first > 1 || holes > 0) {
+    const gone: Ended[] = [];
+    for (let from = 0; from < ended.length; from += ASKED_AT_ONCE) {
+      const asked = ended.slice(from, from + ASKED_AT_ONCE);
+      const there = await Promise.all(asked.map(isThere));
+      gone.push(...asked.filter((_, at) => !there[at]));
+    }
+    return gone;
+  }
   let [there, gone] = [0, ended.length];
   while (there < gone) {
     const middle = Math.floor((there + gone) / 2);
     if (await isThere(ended[middle])) there = middle + 1;
     else gone = middle;
   }
-  return there === 0 ? 0 : ended[there - 1].sequence;
+  return ended.slice(there);
 }
 
 /** Most partitions that the text names; `--json` names all. */
