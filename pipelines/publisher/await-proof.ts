@@ -321,6 +321,8 @@ export class ProofWaiter implements AsyncDisposable {
       if (row?.state !== 'published') continue;
       const reason = await whyNeverProved(this.#catalog, manager, dataset, row);
       if (reason === undefined) return;
+      // Followed sources ask for what is neither published nor ended.
+      await this.#catalog.abandonAttempt(dataset, partition, attempt, reason, 'published');
       resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', reason) });
     }
   }

@@ -374,14 +374,23 @@ export class Catalog {
     );
   }
 
-  /** Abandons an open attempt. Nothing refers to its frames, so its partition is missing again. */
-  async abandonAttempt(dataset: DatasetDefinition, key: string, attempt: number, reason: string): Promise<void> {
+  /**
+   * Abandons an attempt that is being published, or one that was published and will never be proved. Nothing refers to its frames,
+   * so its partition is missing again.
+   */
+  async abandonAttempt(
+    dataset: DatasetDefinition,
+    key: string,
+    attempt: number,
+    reason: string,
+    state: 'publishing' | 'published' = 'publishing',
+  ): Promise<void> {
     await this.#query(
       `with abandoned as (
          update attempts set state = 'abandoned', reason = $4, updated_at = clock_timestamp()
-         where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing')
-       delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing'`,
-      [dataset.number, key, attempt, reason],
+         where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5)
+       delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5`,
+      [dataset.number, key, attempt, reason, state],
     );
   }
 

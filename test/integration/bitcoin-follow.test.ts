@@ -413,6 +413,32 @@ describe('follow', () => {
     expect((await running.done).exit).toBe(0);
   });
 
+  test('a block whose manifest the log lost was asked for again only after a restart', async () => {
+    expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
+    await using projector = await connect({ url: bitcoin.system.env.databaseUrl, name: 'test' });
+    // Nothing is proved.
+    await projector.query('begin');
+    await projector.query('select from coverage for update');
+    const running = bitcoin.begin(['follow', 'bitcoin'], { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0' });
+    try {
+      await chain.add();
+      const lost = [`${chain.height}`];
+      const sql = `select from partitions where partition_key = $1 and state = 'published'`;
+      const isPublished = async () => (await bitcoin.rows(sql, lost)).length === 6;
+      await eventually(isPublished, 'the block is published');
+      // As its publisher does when it finds that the log lost the manifest.
+      await bitcoin.rows(`update attempts set state = 'abandoned' where partition_key = $1`, lost);
+      await bitcoin.rows('delete from partitions where partition_key = $1', lost);
+      await chain.add();
+      await eventually(isPublished, 'the block is published again');
+      await projector.query('rollback');
+      await eventually(isComplete, 'all is proved');
+    } finally {
+      running.stop();
+    }
+    await running.done;
+  });
+
   test('a snapshot that cannot be read ended the following of blocks', async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
     const env = { SVC_BITCOIN_RPC_URL: proxy.url };

@@ -181,6 +181,11 @@ describe('a projector that stands still', () => {
       keys[1],
     ]);
     const [first, second] = await waiting;
+    // Who follows the source publishes it again: it was taken for published as long as the process lived.
+    const states = `select (select state from attempts where partition_key = $1) as attempt,
+      (select state from partitions where partition_key = $1) as partition`;
+    expect(await system.rows(states, [keys[1]])).toEqual([{ attempt: 'abandoned', partition: null }]);
+    expect(await system.rows(states, [keys[0]])).toEqual([{ attempt: 'published', partition: 'published' }]);
     const lost = { partition: keys[1], state: 'failed', code: 'PARTITION_TIMEOUT' };
     expect(first).toMatchObject({
       ...lost,

@@ -159,7 +159,9 @@ class ChainFeed {
           yield* documentEvents(consecutive(missing).map((request) => ({ ...request, isNew })));
           states = HANDED_OVER;
           const [left] = await this.#missing(next, tip, states);
-          next = left?.from ?? Math.max(next, tip + 1);
+          // What is published may have to be published again, if the log loses its manifest.
+          const [open] = left ? [left] : await this.#missing(next, tip, ENDED);
+          next = open?.from ?? Math.max(next, tip + 1);
           if (left) {
             log.warn({ from_height: left.from, wait_ms: retry.afterMs }, 'heights are missing; retrying');
             Object.assign(retry, {
