@@ -172,7 +172,7 @@ export const ERROR_CODES = {
   LOG_GAP: {
     transient: true,
     remedy:
-      'The projector restarts at its checkpoint by itself. If this goes on, stop what else reads from the consumer `projector`.',
+      'The projector restarts at its checkpoint by itself. If this goes on, stop whatever else reads from the consumer `projector`.',
   },
   LOG_REWOUND: {
     transient: false,

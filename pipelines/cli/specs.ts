@@ -237,7 +237,7 @@ export const ledger: CommandSpec = {
     kind: { type: 'string', choices: LEDGER_KINDS, doc: 'Only entries of this kind.' },
     limit: { type: 'string', integer: true, min: 1, doc: 'How many, newest first. Default 50.' },
   },
-  doc: 'Shows deliberate changes of partitions, and refusals: revisions, quarantines, releases, late arrivals, recoveries.',
+  doc: 'Shows deliberate changes of partitions, and refusals: revisions, quarantines, releases, late arrivals, recoveries, losses of the log.',
 };
 
 export const runs: CommandSpec = {

@@ -136,14 +136,18 @@ export class LogReader {
    * Accepts that the messages before `sequence` are missing where the log has lost them. A crash of nats-server may take
    * acknowledged messages and keep their sequences. That is the same as a lost tail whose sequences went to other messages:
    * the checkpoint is before them, and an attempt that lacks one of its messages is never proved.
-   * @throws TidemarkError LOG_GAP when the log has one of them
+   * @throws TidemarkError LOG_GAP when the log has one of them, LOG_UNAVAILABLE when it changed since
    */
   async #requireLost(sequence: number): Promise<void> {
     const first = this.#lastSequence + 1;
     const next = await this.#firstFrom(first);
-    if (next !== sequence) {
-      const what = `${this.#dataset} delivered ${sequence} after ${this.#lastSequence}, although the log holds ${next}`;
-      throw new TidemarkError('LOG_GAP', `${what}: does something else read from the consumer ${CONSUMER_NAME}?`);
+    const what = `${this.#dataset} delivered ${sequence} after ${this.#lastSequence}`;
+    if (next === undefined || next > sequence) {
+      throw new TidemarkError('LOG_UNAVAILABLE', `${what}, which the log does not hold any more`);
+    }
+    if (next < sequence) {
+      const question = `does something else read from the consumer ${CONSUMER_NAME}?`;
+      throw new TidemarkError('LOG_GAP', `${what}, although the log holds ${next}: ${question}`);
     }
     await this.#onLost(first, sequence - 1);
   }

@@ -105,7 +105,8 @@ export class Projector {
   /** Records the loss once: after a failure the log is read again from the checkpoint. */
   async #recordLost(first: number, last: number): Promise<void> {
     const { dataset, side, log } = this.#needs;
-    const reason = `The log has lost messages ${first} to ${last}; a partition that waits for one is published again, or quarantined`;
+    const which = first === last ? `message ${first}` : `messages ${first} to ${last}`;
+    const reason = `The log has lost ${which}; what is not proved yet and needs it has to be published again`;
     log.warn({ dataset: dataset.key, first, last }, reason);
     await side.query(
       `insert into ledger (dataset_id, partition_key, kind, reason) select $1, '', 'log_lost', $2::text

@@ -238,9 +238,11 @@ export class ProofWaiter implements AsyncDisposable {
     const waiting = keys.flatMap((key) => this.#waiting.get(key) ?? []);
     for (const [dataset, some] of Map.groupBy(waiting, (one) => one.dataset)) {
       for (const { partitionKey, attempt, state, reason } of await this.#catalog.attemptStates(dataset, some)) {
-        if (state !== 'proved' && state !== 'quarantined' && state !== 'refused') continue;
+        if (state === 'publishing' || state === 'published') continue;
         const key = keyOf(dataset, partitionKey, attempt);
-        this.#waiting.get(key)?.resolve({ state, reason });
+        // Another process may have found that the log lost its manifest.
+        const error = new TidemarkError('PARTITION_TIMEOUT', `${key} was abandoned: ${reason}`);
+        this.#waiting.get(key)?.resolve(state === 'abandoned' ? { state: 'unknown', error } : { state, reason });
         this.#waiting.delete(key);
       }
     }
@@ -321,9 +323,9 @@ export class ProofWaiter implements AsyncDisposable {
       if (row?.state !== 'published') continue;
       const reason = await whyNeverProved(this.#catalog, manager, dataset, row);
       if (reason === undefined) return;
-      // Followed sources ask for what is neither published nor ended.
-      await this.#catalog.abandonAttempt(dataset, partition, attempt, reason, 'published');
-      resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', reason) });
+      // Followed sources ask for what is neither published nor ended. A projector may have proved it meanwhile.
+      const isAbandoned = await this.#catalog.abandonAttempt(dataset, partition, attempt, reason, 'published');
+      if (isAbandoned) resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', reason) });
     }
   }
 

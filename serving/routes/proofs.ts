@@ -51,7 +51,7 @@ const PLAIN: readonly PlainFile[] = [
     path: '/v1/proofs/rotations',
     file: ROTATIONS_FILE,
     summary: 'Rotations of the key',
-    doc: 'Signed notes, the oldest first: the text of each is the next key’s line, signed by the key before it. Not found where the key was never renewed.',
+    doc: 'Signed notes, the oldest first: the text of each is the next key’s line, signed by the key before it. Not found where the key was never rotated.',
   },
 ];
 

@@ -28,7 +28,7 @@ import {
   storedColumns,
 } from './schema.ts';
 
-/** Writes an entry of the ledger. Only `openAttempts` writes one in a statement of its own. */
+/** Writes an entry of the ledger. */
 export async function record(
   client: ClientBase | Pool,
   dataset: DatasetDefinition,
@@ -375,8 +375,8 @@ export class Catalog {
   }
 
   /**
-   * Abandons an attempt that is being published, or one that was published and will never be proved. Nothing refers to its frames,
-   * so its partition is missing again.
+   * Abandons an attempt that is being published, or one that was published and will never be proved. Nothing refers to its frames;
+   * a partition without an earlier proof is missing again. @returns false when the attempt was in another state
    */
   async abandonAttempt(
     dataset: DatasetDefinition,
@@ -384,14 +384,18 @@ export class Catalog {
     attempt: number,
     reason: string,
     state: 'publishing' | 'published' = 'publishing',
-  ): Promise<void> {
-    await this.#query(
-      `with abandoned as (
-         update attempts set state = 'abandoned', reason = $4, updated_at = clock_timestamp()
-         where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5)
-       delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5`,
+  ): Promise<boolean> {
+    // Partitions are locked before attempts, as everywhere.
+    const abandoned = await this.#query(
+      `with removed as (
+         delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5 returning 1)
+       update attempts set state = 'abandoned', reason = $4, manifest_sequence = null, first_sequence = null,
+         updated_at = clock_timestamp()
+       where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = $5 and (select count(*) from removed) >= 0
+       returning 1`,
       [dataset.number, key, attempt, reason, state],
     );
+    return abandoned.length > 0;
   }
 
   /** Known partitions that are not proved, in order of time. */

@@ -1,4 +1,4 @@
-/** What the ledger records: deliberate changes to partitions by operators and the service, and refusals. */
+/** What the ledger records: deliberate changes to partitions by operators and the service, refusals, and losses of the log. */
 export const LEDGER_KINDS = [
   'late_arrival_refused',
   'reingest_started',

@@ -415,21 +415,37 @@ describe('follow', () => {
 
   test('a block whose manifest the log lost was asked for again only after a restart', async () => {
     expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
+    await using proxy = await startRpcProxy(bitcoin.node.url);
     await using projector = await connect({ url: bitcoin.system.env.databaseUrl, name: 'test' });
     // Nothing is proved.
     await projector.query('begin');
     await projector.query('select from coverage for update');
-    const running = bitcoin.begin(['follow', 'bitcoin'], { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0' });
+    const env = {
+      SVC_BITCOIN_RPC_URL: proxy.url,
+      SVC_BITCOIN_RPC_PARALLEL: '1',
+      SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
+      SVC_SOURCE_MAX_ATTEMPTS: '1',
+    };
+    const running = bitcoin.begin(['follow', 'bitcoin'], env);
     try {
       await chain.add();
       const lost = [`${chain.height}`];
       const sql = `select from partitions where partition_key = $1 and state = 'published'`;
       const isPublished = async () => (await bitcoin.rows(sql, lost)).length === 6;
       await eventually(isPublished, 'the block is published');
+      // The next one fails, and is asked for again and again.
+      proxy.spoil('"getblock"', { kind: 'status', status: 503, body: 'busy' });
+      proxy.requests();
+      let asked = 0;
+      await chain.add();
+      await eventually(async () => {
+        asked += proxy.requests().filter((body) => body.includes('"getblock"')).length;
+        return asked > 2;
+      }, 'the next block fails');
       // As its publisher does when it finds that the log lost the manifest.
       await bitcoin.rows(`update attempts set state = 'abandoned' where partition_key = $1`, lost);
       await bitcoin.rows('delete from partitions where partition_key = $1', lost);
-      await chain.add();
+      proxy.mend();
       await eventually(isPublished, 'the block is published again');
       await projector.query('rollback');
       await eventually(isComplete, 'all is proved');

@@ -434,10 +434,22 @@ describe('stores restored to different points', () => {
     for (const { subject, data } of [...whole, ...tail.toReversed()])
       await jetstream(connection).publish(subject, data);
     await system.client.query('update checkpoints set stream_created = $1', [created]);
+    // A day that waited for its proof.
+    const waiting = '2024-05-06';
+    const catalog = new Catalog(system.client);
+    const dataset = datasetOf(DATASET);
+    const { manifest } = (await catalog.partition(dataset, last))!;
+    const opening = { attempt: 1, revision: 1, document: manifest!.document, synthetic: false, publisher: 'test' };
+    await catalog.openAttempts(dataset, [waiting], opening);
+    const published = { ...manifest!, partition: waiting, attempt: 1 };
+    await catalog.markPublished(dataset, [{ manifest: published, sequence: messages.at(-1)!.sequence + 2 }]);
     const lost = [first, last].sort();
     expect(await verdicts()).toEqual(['other_messages', lost]);
     const { json } = await run('recover', DATASET, '--reason', 'the log lost messages');
     expect(json.plans[0]).toMatchObject({ lost, common_sequence: whole.at(-1)!.sequence });
+    // Who follows the vendor asks for it again.
+    expect((await catalog.attempt(dataset, waiting, 1))?.state).toBe('abandoned');
+    expect(await catalog.partition(dataset, waiting)).toBeUndefined();
     const failed = async () => {
       const { json: deep } = await run('verify', DATASET, '--deep');
       return deep.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition);

@@ -4,10 +4,12 @@ import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { drainBacklog } from '../../pipelines/cli/streams.ts';
 import { CopyIn } from '../../pipelines/projector/copy-in.ts';
+import { ProofWaiter } from '../../pipelines/publisher/await-proof.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { CONSUMER_NAME, messageAt, subjectOf } from '../../shared/nats/stream.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
+import { PATIENCE_MS } from '../support/patience.ts';
 import { execute } from '../support/stack.ts';
 
 let system: KindSystem;
@@ -98,7 +100,7 @@ test('a log that lost its first messages before they were projected is read from
   other.project([HEADERS]);
   await other.until(async () => (await other.rows('select from checkpoints where stream_sequence = 4')).length === 1);
   expect(await other.rows(`select reason from ledger where kind = 'log_lost'`)).toEqual([
-    { reason: expect.stringContaining('messages 1 to 1') },
+    { reason: expect.stringContaining('lost message 1;') },
   ]);
 });
 
@@ -186,6 +188,12 @@ describe('a projector that stands still', () => {
       (select state from partitions where partition_key = $1) as partition`;
     expect(await system.rows(states, [keys[1]])).toEqual([{ attempt: 'abandoned', partition: null }]);
     expect(await system.rows(states, [keys[0]])).toEqual([{ attempt: 'published', partition: 'published' }]);
+    // Another process that waits for the same attempt.
+    const { databaseUrl, catalog, connection } = system;
+    const { signal } = new AbortController();
+    await using proofs = await ProofWaiter.open({ databaseUrl, catalog, connection, signal, timeoutMs: PATIENCE_MS });
+    const abandoned = expect.objectContaining({ message: expect.stringContaining('was abandoned: The log lost') });
+    expect(await proofs.of(HEADERS, keys[1], 1)).toEqual({ state: 'unknown', error: abandoned });
     const lost = { partition: keys[1], state: 'failed', code: 'PARTITION_TIMEOUT' };
     expect(first).toMatchObject({
       ...lost,

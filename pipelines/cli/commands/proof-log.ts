@@ -1,4 +1,4 @@
-/** `leaves` makes the leaves of partitions that were proved before the proof log was kept; `proof-log` repairs the log and renews its key. */
+/** `leaves` makes the leaves of partitions that were proved before the proof log was kept; `proof-log` repairs the log and rotates its key. */
 import { join } from 'node:path';
 import type { ClientBase } from 'pg';
 import { proofLogFolderOf } from '../../../shared/config/settings.ts';

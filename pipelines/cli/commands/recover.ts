@@ -13,6 +13,7 @@ import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
 import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
+import type { AttemptRow } from '../../../shared/db/schema.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
 import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -39,7 +40,7 @@ export interface RecoveryPlan {
   readonly lost: readonly string[];
 }
 
-interface Ended {
+interface LoggedAttempt {
   readonly partition: string;
   readonly attempt: number;
   readonly frames: number;
@@ -57,7 +58,9 @@ export interface RecoverNeeds {
 interface Recovery {
   readonly plan: RecoveryPlan;
   /** Ended attempts whose manifest the log no longer holds where the catalog says. */
-  readonly gone: readonly Ended[];
+  readonly gone: readonly LoggedAttempt[];
+  /** The same of attempts that wait for their proof. */
+  readonly unproved: readonly LoggedAttempt[];
 }
 
 /** Computes the recovery without changing anything. */
@@ -72,10 +75,14 @@ async function prepare(needs: RecoverNeeds): Promise<Recovery> {
     checkpoint_sequence: checkpoint?.streamSequence ?? 0,
   };
   if (verdict.state === 'in_step' || verdict.state === 'log_ahead' || verdict.state === 'empty') {
-    return { plan: { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] }, gone: [] };
+    return { plan: { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] }, gone: [], unproved: [] };
   }
-  const ended = await endedAttempts(client, dataset);
+  const ended = await loggedAttempts(client, dataset, ['proved', 'quarantined', 'refused']);
   const gone = await goneAttempts(needs, ended);
+  // They tell nothing of what both stores have: a publisher may have written them since the log lost its tail.
+  const published = await loggedAttempts(client, dataset, ['published']);
+  const isHeld = await askEach(needs, published);
+  const unproved = published.filter((_, at) => !isHeld[at]);
   const isGone = new Set(gone);
   const common = ended.findLast((one) => !isGone.has(one))?.sequence ?? 0;
   const proved = await client.query<{ partition_key: string; attempt: number }>(
@@ -84,7 +91,11 @@ async function prepare(needs: RecoverNeeds): Promise<Recovery> {
   );
   const current = new Map(proved.rows.map((row) => [row.partition_key, row.attempt]));
   const lost = gone.filter(({ partition, attempt }) => current.get(partition) === attempt);
-  return { plan: { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() }, gone };
+  return {
+    plan: { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() },
+    gone,
+    unproved,
+  };
 }
 
 export const recoveryPlan = async (needs: RecoverNeeds): Promise<RecoveryPlan> => (await prepare(needs)).plan;
@@ -111,7 +122,7 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
   try {
     // Waits for a projector's commit, and blocks the next one.
     await lockCoverage(client, dataset);
-    const { plan, gone } = await prepare(needs);
+    const { plan, gone, unproved } = await prepare(needs);
     if (plan.verdict !== 'in_step' && plan.verdict !== 'log_ahead' && plan.verdict !== 'empty') {
       await rewindCheckpoint(client, connection, dataset, plan.common_sequence);
       await client.query(
@@ -119,6 +130,10 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
          where dataset_id = $1 and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
         [dataset.number, gone.map(({ partition }) => partition), gone.map(({ attempt }) => attempt)],
       );
+      // Followed sources ask for what is neither published nor ended.
+      for (const { partition, attempt } of unproved) {
+        await new Catalog(client).abandonAttempt(dataset, partition, attempt, 'The log lost its manifest', 'published');
+      }
       // Their sequences in the log now belong to other messages or to none.
       await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
         dataset.number,
@@ -157,17 +172,17 @@ async function rewindCheckpoint(
   );
 }
 
-/**
- * Attempts with a manifest sequence that the projector has ended, in the order of the log. Those that are only published tell
- * nothing of what both stores have: a publisher may have written them since the log lost its tail.
- */
-async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Promise<Ended[]> {
+/** Attempts in these states that have a manifest sequence, in the order of the log. */
+async function loggedAttempts(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  states: readonly AttemptRow['state'][],
+): Promise<LoggedAttempt[]> {
   const { rows } = await client.query(
     `select partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
        (manifest->>'ingested_at_ms')::float8 as ingested_at from attempts
-     where dataset_id = $1 and manifest_sequence is not null and state in ('proved', 'quarantined', 'refused')
-     order by manifest_sequence`,
-    [dataset.number],
+     where dataset_id = $1 and manifest_sequence is not null and state = any ($2) order by manifest_sequence`,
+    [dataset.number, states],
   );
   return rows.map((row) => ({
     partition: row.partition_key,
@@ -182,15 +197,14 @@ async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Pr
 /** Manifests that are asked for at once. */
 const ASKED_AT_ONCE = 64;
 
-/**
- * Those of the ended attempts whose manifest the log does not hold at the sequence of the catalog. A log without holes holds all
- * manifests before the last common one and none after it, so it is bisected; in one with holes each is asked for.
- */
-async function goneAttempts({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<readonly Ended[]> {
+/** Whether the log holds the manifest of each attempt at the sequence of the catalog. */
+async function askEach(
+  { connection, dataset }: RecoverNeeds,
+  attempts: readonly LoggedAttempt[],
+): Promise<readonly boolean[]> {
   const manager = await jetstreamManager(connection, { checkAPI: false });
-  const info = await streamInfo(manager, dataset.key);
-  if (!info) return ended;
-  const isThere = async ({ partition, attempt, frames, sequence, ingestedAtMs }: Ended): Promise<boolean> => {
+  if (!(await streamInfo(manager, dataset.key))) return attempts.map(() => false);
+  const isThere = async ({ partition, attempt, frames, sequence, ingestedAtMs }: LoggedAttempt): Promise<boolean> => {
     const message = await messageAt(manager, dataset.key, sequence);
     if (message?.subject !== subjectOf(dataset.key, partition, attempt, frames)) return false;
     try {
@@ -200,20 +214,30 @@ async function goneAttempts({ connection, dataset }: RecoverNeeds, ended: readon
       return false;
     }
   };
+  const there: boolean[] = [];
+  for (let from = 0; from < attempts.length; from += ASKED_AT_ONCE) {
+    there.push(...(await Promise.all(attempts.slice(from, from + ASKED_AT_ONCE).map(isThere))));
+  }
+  return there;
+}
+
+/**
+ * Those of the ended attempts whose manifest the log does not hold at the sequence of the catalog. A log without holes holds all
+ * manifests before the last common one and none after it, so it is bisected; in one with holes each is asked for.
+ */
+async function goneAttempts(needs: RecoverNeeds, ended: readonly LoggedAttempt[]): Promise<readonly LoggedAttempt[]> {
+  const manager = await jetstreamManager(needs.connection, { checkAPI: false });
+  const info = await streamInfo(manager, needs.dataset.key);
+  if (!info) return ended;
   const { first_seq: first, num_deleted: holes = 0 } = info.state;
   if (first > 1 || holes > 0) {
-    const gone: Ended[] = [];
-    for (let from = 0; from < ended.length; from += ASKED_AT_ONCE) {
-      const asked = ended.slice(from, from + ASKED_AT_ONCE);
-      const there = await Promise.all(asked.map(isThere));
-      gone.push(...asked.filter((_, at) => !there[at]));
-    }
-    return gone;
+    const there = await askEach(needs, ended);
+    return ended.filter((_, at) => !there[at]);
   }
   let [there, gone] = [0, ended.length];
   while (there < gone) {
     const middle = Math.floor((there + gone) / 2);
-    if (await isThere(ended[middle])) there = middle + 1;
+    if ((await askEach(needs, [ended[middle]]))[0]) there = middle + 1;
     else gone = middle;
   }
   return ended.slice(there);

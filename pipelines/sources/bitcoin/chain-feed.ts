@@ -33,7 +33,7 @@ const SAMPLE_DAYS = 3;
 const MAX_RETRY_MS = 10 * 60_000;
 
 const ENDED = ['proved', 'quarantined'] as const;
-/** A partition in one of these states needs nothing more from this process. */
+/** A partition in one of these states is not requested. */
 const HANDED_OVER = [...ENDED, 'published'] as const;
 
 export const chainFeed: Feed = {
@@ -160,7 +160,7 @@ class ChainFeed {
           states = HANDED_OVER;
           const [left] = await this.#missing(next, tip, states);
           // What is published may have to be published again, if the log loses its manifest.
-          const [open] = left ? [left] : await this.#missing(next, tip, ENDED);
+          const [open] = await this.#missing(next, tip, ENDED);
           next = open?.from ?? Math.max(next, tip + 1);
           if (left) {
             log.warn({ from_height: left.from, wait_ms: retry.afterMs }, 'heights are missing; retrying');

@@ -28,7 +28,7 @@ const ASKED_AT_ONCE = 1_000;
 const MAX_RETRY_MS = 10 * 60_000;
 
 const ENDED: readonly PartitionRow['state'][] = ['proved', 'quarantined'];
-/** A snapshot in one of these states needs nothing more from this process. */
+/** A snapshot in one of these states is not requested. */
 const HANDED_OVER: readonly PartitionRow['state'][] = [...ENDED, 'published'];
 /**
  * Faults that only the operator can fix. Any other fault concerns one snapshot: blocks continue, and the next snapshot
