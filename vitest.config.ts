@@ -7,7 +7,7 @@ import { LongestFirst } from './test/support/recorded-times.ts';
 // As ./tidemark does, for the services and helpers that tests start without it.
 process.env.NODE_COMPILE_CACHE ??= join(import.meta.dirname, 'node_modules/.cache/tidemark-compile');
 
-/** One report a set of levels, for `npm run test:times` and `.ci/run`; `npm test` writes unit+integration+system. */
+/** One report a set of levels, for `npm run test:times` and `.ci/`; `npm test` writes unit+integration+system. */
 const levels = process.argv.flatMap((argument, index) => (argument === '--project' ? process.argv[index + 1] : []));
 const report = join(import.meta.dirname, `.tidemark/test/report-${levels.join('+') || 'all'}.json`);
 
@@ -27,21 +27,17 @@ const onServers = { ...shared, pool: 'forks' as const, globalSetup: ['test/suppo
 export default defineConfig({
   test: {
     teardownTimeout: 60_000,
+    // Node runs the TypeScript of the tests as it runs that of the product.
+    experimental: { viteModuleRunner: false },
     reporters: ['default', './test/support/skipped-reporter.ts', ['json', { outputFile: report }]],
     sequence: { sequencer: LongestFirst },
+    tags: [{ name: 'nightly', description: 'Too long for `npm test`; `npm run test:nightly` runs it.' }],
     projects: [
       { test: { ...shared, name: 'unit', include: ['test/unit/**/*.test.ts'], pool: 'threads' } },
       // Files of a worker share its process: starting one and importing the product again takes a second a file.
       { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'], isolate: false } },
-      {
-        test: {
-          ...onServers,
-          name: 'system',
-          include: ['test/system/**/*.test.ts'],
-          exclude: ['test/system/long/**'],
-        },
-      },
-      { test: { ...onServers, name: 'long', include: ['test/system/long/**/*.test.ts'] } },
+      { test: { ...onServers, name: 'system', include: ['test/system/**/*.test.ts'] } },
+      { test: { ...onServers, name: 'nightly', include: ['test/nightly/**/*.test.ts'] } },
     ],
   },
 });

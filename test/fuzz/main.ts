@@ -95,7 +95,7 @@ function onService(): number {
   const name = kind === 'http' ? 'bytes that are hardly requests' : 'every answer to a request';
   const { status } = spawnSync(
     join(ROOT, 'node_modules/.bin/vitest'),
-    ['--run', '--project', 'long', 'test/system/long/fuzz-service.test.ts', '-t', name, '--testTimeout', '0'],
+    ['--run', '--project', 'nightly', 'test/nightly/fuzz-service.test.ts', '-t', name, '--testTimeout', '0'],
     {
       cwd: ROOT,
       stdio: 'inherit',

@@ -1,5 +1,4 @@
 /** Named keys: the command that makes them, and what the service lets through with each, until when. */
-import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { run } from '../../pipelines/cli/run.ts';
 import { connect } from '../../shared/db/connect.ts';
@@ -11,8 +10,6 @@ import { parseMetrics, sampleOf } from '../support/metrics.ts';
 import { System } from '../support/pipeline.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 
-/** What the service needs to notice a change: docs/security.md promises a second. */
-const NOTICED_MS = 1000;
 const OTHER = 'macro_series_metrics';
 
 let system: System;
@@ -355,52 +352,50 @@ describe('changes', () => {
   });
 });
 
-describe('a change is noticed within a second by every process', () => {
+describe('a change is noticed by every process', () => {
   const both = async (key: string) => [outcome(await query(key)), outcome(await query(key, second))];
 
   test('a new key, and its end', async () => {
     const key = await add('read');
     const name = `key-${made}`;
-    await delay(NOTICED_MS);
-    expect(await both(key)).toEqual(['200', '200']);
+    await expect.poll(() => both(key)).toEqual(['200', '200']);
     await keys('revoke', name);
-    await delay(NOTICED_MS);
-    expect(await both(key)).toEqual(['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED']);
+    await expect.poll(() => both(key)).toEqual(['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED']);
     const { json } = await query(key);
     expect(json.detail).toMatch(new RegExp(`^The key ${name} was revoked at 20`));
   });
 
-  test('another secret, with grace and without', async () => {
+  test('another secret, with grace and without', { tags: ['nightly'] }, async () => {
     const first = await add('read');
     const name = `key-${made}`;
     const { secret: next } = (await keys('rotate', name, '--grace', '3600')).json;
-    await delay(NOTICED_MS);
-    expect([await both(first), await both(next)]).toEqual([
-      ['200', '200'],
-      ['200', '200'],
-    ]);
+    await expect
+      .poll(async () => [await both(first), await both(next)])
+      .toEqual([
+        ['200', '200'],
+        ['200', '200'],
+      ]);
     // Grace ends by the database's clock.
     await system.client.query(`update api_keys set previous_until = clock_timestamp() where name = $1`, [name]);
-    await delay(NOTICED_MS);
-    expect([await both(first), await both(next)]).toEqual([
-      ['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED'],
-      ['200', '200'],
-    ]);
+    await expect
+      .poll(async () => [await both(first), await both(next)])
+      .toEqual([
+        ['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED'],
+        ['200', '200'],
+      ]);
     expect((await query(first)).json.detail).toContain('Send the key that replaced it.');
     const { secret: last } = (await keys('rotate', name)).json;
-    await delay(NOTICED_MS);
-    expect(await both(next)).toEqual(['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED']);
+    await expect.poll(() => both(next)).toEqual(['409 AUTH_KEY_REVOKED', '409 AUTH_KEY_REVOKED']);
     // Two rotations ago: nobody knows it any more.
     expect(await both(first)).toEqual(['409 AUTH_INVALID_API_KEY', '409 AUTH_INVALID_API_KEY']);
     expect(await both(last)).toEqual(['200', '200']);
   });
 
-  test('the end of its time', async () => {
+  test('the end of its time', { tags: ['nightly'] }, async () => {
     const key = await add('read', '--expires', '1d');
     expect(await both(key)).toEqual(['200', '200']);
     await system.client.query(`update api_keys set expires_at = clock_timestamp() where name = $1`, [`key-${made}`]);
-    await delay(NOTICED_MS);
-    expect(await both(key)).toEqual(['409 AUTH_KEY_EXPIRED', '409 AUTH_KEY_EXPIRED']);
+    await expect.poll(() => both(key)).toEqual(['409 AUTH_KEY_EXPIRED', '409 AUTH_KEY_EXPIRED']);
   });
 
   test('while its read runs: the read ends', async () => {

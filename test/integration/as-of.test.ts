@@ -8,6 +8,7 @@ import { connect } from '../../shared/db/connect.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { loadWorld } from '../support/load-worlds.ts';
+import { runs } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createMigratedEnv } from '../support/stack.ts';
 import { type Body, expected, iso, type Served } from '../support/world-oracle.ts';
@@ -52,7 +53,7 @@ describe.each([1, 2])('a world of seed %i', (seed) => {
   test.each(['native', 'aligned_1s'] as const)('%s: any window, fields and filters, at any time', async (mode) => {
     await fc.assert(
       fc.asyncProperty(bodiesOf(world, mode), timesOf(world), (body, ms) => check(world, { ...body, as_of: iso(ms) })),
-      { numRuns: 70 },
+      { numRuns: runs(280) },
     );
   });
 
@@ -124,7 +125,7 @@ describe.each([1, 2])('funds that were captured late and out of order, seed %i',
         if (rows.length === 0) expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
         else expect(answer.json.rows, answer.text.slice(0, 500)).toEqual(rows);
       }),
-      { numRuns: 70 },
+      { numRuns: runs(280) },
     );
   });
 });

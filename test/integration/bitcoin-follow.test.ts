@@ -159,7 +159,9 @@ describe('a reorganisation of three blocks', () => {
   });
 });
 
-test('a backfill of other heights withheld proved blocks and said nothing of it in its summary', async () => {
+test('a backfill of other heights withheld proved blocks and said nothing of it in its summary', {
+  tags: ['nightly'],
+}, async () => {
   const before = chain.height;
   await reorganise(3, 5);
   const { exit, json } = await bitcoin.backfill(0, 5);
@@ -181,7 +183,9 @@ test('a backfill of other heights withheld proved blocks and said nothing of it 
   expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
 });
 
-test('a backfill that failed after it had retracted blocks did not name them, and the next one found nothing to retract', async () => {
+test('a backfill that failed after it had retracted blocks did not name them, and the next one found nothing to retract', {
+  tags: ['nightly'],
+}, async () => {
   expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
   const before = chain.height;
   await reorganise(3, 5);
@@ -209,7 +213,9 @@ test('a backfill that failed after it had retracted blocks did not name them, an
   expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
 });
 
-test('blocks lost where the headers were not proved stayed served in the other five', async () => {
+test('blocks lost where the headers were not proved stayed served in the other five', {
+  tags: ['nightly'],
+}, async () => {
   const tip = chain.height;
   await bitcoin.rows('update bitcoin_block_headers set nonce = nonce + 1 where height = $1', [tip]);
   expect((await bitcoin.run(['verify', CHAIN_KEYS[0]])).exit).toBe(1);
@@ -249,7 +255,9 @@ const brokenLinks = () =>
   bitcoin.rows<Json>(`select b.height::int from bitcoin_block_headers a
     join bitcoin_block_headers b on b.height = a.height + 1 where b.prev_hash <> a.block_hash`);
 
-test('a block was put on another branch than the block below it, which was published and not proved yet', async () => {
+test('a block was put on another branch than the block below it, which was published and not proved yet', {
+  tags: ['nightly'],
+}, async () => {
   await using proxy = await startRpcProxy(bitcoin.node.url);
   await using projector = await connect({ url: bitcoin.system.env.databaseUrl, name: 'test' });
   expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
@@ -290,7 +298,9 @@ test('a block was put on another branch than the block below it, which was publi
   expect(await brokenLinks()).toEqual([]);
 });
 
-test('a lost block was served for ever once a block of the new branch was proved above it', async () => {
+test('a lost block was served for ever once a block of the new branch was proved above it', {
+  tags: ['nightly'],
+}, async () => {
   expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
   const lost = chain.height - 3;
   const other = 'f'.repeat(64);
@@ -332,7 +342,9 @@ describe('follow', () => {
       )[0].n,
     );
 
-  test('takes new blocks and snapshots as they come; both sides may go and come back', async () => {
+  test('takes new blocks and snapshots as they come; both sides may go and come back', {
+    tags: ['nightly'],
+  }, async () => {
     const env = { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1', SVC_SOURCE_MAX_ATTEMPTS: '1' };
     const running = bitcoin.start(['follow', 'bitcoin'], env);
     try {
@@ -388,7 +400,9 @@ describe('follow', () => {
     expect(json).toMatchObject({ failed: 6 });
   });
 
-  test('a node that is away is waited for; the run shows the fault until the node is back', async () => {
+  test('a node that is away is waited for; the run shows the fault until the node is back', {
+    tags: ['nightly'],
+  }, async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
     const env = {
       SVC_BITCOIN_RPC_URL: proxy.url,
@@ -413,7 +427,9 @@ describe('follow', () => {
     expect((await running.done).exit).toBe(0);
   });
 
-  test('a block whose manifest the log lost was asked for again only after a restart', async () => {
+  test('a block whose manifest the log lost was asked for again only after a restart', {
+    tags: ['nightly'],
+  }, async () => {
     expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
     await using proxy = await startRpcProxy(bitcoin.node.url);
     await using projector = await connect({ url: bitcoin.system.env.databaseUrl, name: 'test' });

@@ -195,7 +195,7 @@ describe('event streams', () => {
     heard.response.destroy();
   });
 
-  test('send a change that a page has shown before the stream asked', async () => {
+  test('send a change that a page has shown before the stream asked', { tags: ['nightly'] }, async () => {
     const heard = await hear();
     for (let count = 1; count <= 12; count++) {
       await grow(1);
@@ -227,7 +227,7 @@ describe('event streams', () => {
     expect((await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': 'x' })).status).toBe(409);
   });
 
-  test('of one dataset move the place of a client past the changes of others', async () => {
+  test('of one dataset move the place of a client past the changes of others', { tags: ['nightly'] }, async () => {
     await grow(4);
     const heard = await hear(`/v1/changes?dataset=${B}`);
     await eventually(() => /^id: 4$/m.test(heard.text), 'the place');
@@ -377,7 +377,9 @@ describe('the client', () => {
   });
 
   // Heartbeats come each second: without any for two the connection is taken for lost, although nothing broke it.
-  test('follows on when the network swallows what the service sends and no connection breaks', async () => {
+  test('follows on when the network swallows what the service sends and no connection breaks', {
+    tags: ['nightly'],
+  }, async () => {
     await using proxy = await startStoreProxy(serving.url);
     const baseUrl = proxy.url.replace(/\/$/, '');
     let asked = 0;
@@ -470,7 +472,7 @@ describe('the stream of changes inside', () => {
     expect(await stored(log)).toEqual(expected);
   });
 
-  test('refuses to go on when it holds more than the catalog', async () => {
+  test('refuses to go on when it holds more than the catalog', { tags: ['nightly'] }, async () => {
     await using log = await opened();
     await grow(2);
     await drain(log);

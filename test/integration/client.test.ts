@@ -269,7 +269,9 @@ describe('a broken answer', () => {
     }
   });
 
-  test('that goes silent with its connection open is one, once patience ends; a slow reader has time', async () => {
+  test('that goes silent with its connection open is one, once patience ends; a slow reader has time', {
+    tags: ['nightly'],
+  }, async () => {
     const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 200 });
     const stall = { stallAfterBytes: 50_000 };
     for (const [read, ...faults] of [

@@ -57,7 +57,9 @@ test('the reason why a read found no database is said once', async () => {
 });
 
 // A server that ends a session says so. A network that breaks says nothing, and half of what was sent may have arrived.
-test('a database connection that is cut in the middle of a COPY costs a restart of its projector, and no row', async () => {
+test('a database connection that is cut in the middle of a COPY costs a restart of its projector, and no row', {
+  tags: ['nightly'],
+}, async () => {
   await using system = await System.create();
   const day = { day: '2024-03-01', rows: 300_000, seed: 1, timeUnit: 'ms' } as const;
   await writeDocument(system.vendor, day.day, csvOf(day));

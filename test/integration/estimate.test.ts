@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { estimateAnswer, SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
 import type { Json } from '../support/command.ts';
 import { DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
+import { runs } from '../support/seed.ts';
 import { type Answer, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 import { createWorldsEnv, WORLDS } from '../support/worlds-env.ts';
@@ -83,7 +84,7 @@ describe('without filters', () => {
         );
       }),
       {
-        numRuns: 30,
+        numRuns: runs(120),
         // The whole history; up to the last row of a frame, which a window that ends there leaves out.
         examples: [
           [FIRST, FIRST + 5 * DAY_MS],
@@ -218,7 +219,7 @@ describe('with filters', () => {
 });
 
 describe('the time budget', () => {
-  test('a read that will find nothing in time is foretold', async () => {
+  test('a read that will find nothing in time is foretold', { tags: ['nightly'] }, async () => {
     await using own = await createMigratedEnv();
     // Of a million rows 250 ms are foretold. Filters that all rows pass make the read slower; an estimate looks at eight.
     await loadBulk(own.databaseUrl, { fromDay: '2024-01-01', days: 2, rowsPerDay: 500_000 });
@@ -260,7 +261,7 @@ describe('the time budget', () => {
 });
 
 describe('partitions that are no stretches of time', () => {
-  test('any window of them is counted to the row, in both modes', async () => {
+  test('any window of them is counted to the row, in both modes', { tags: ['nightly'] }, async () => {
     await using own = await createWorldsEnv();
     await using on = await startServing({ databaseUrl: own.databaseUrl });
     for (const world of WORLDS) {

@@ -222,7 +222,9 @@ describe('reparse', () => {
   });
 });
 
-test('killed once some are proved, started again: every capture once, and the digests of an undisturbed run', async () => {
-  // Kills at other moments: system/long/etf-kill.test.ts.
+test('killed once some are proved, started again: every capture once, and the digests of an undisturbed run', {
+  tags: ['nightly'],
+}, async () => {
+  // Kills at other moments: nightly/etf-kill.test.ts.
   await expectSameAfterKills(marketDays('2025-06-02', 2), [5]);
 });

@@ -153,7 +153,7 @@ describe('the link endpoint', () => {
     }
   });
 
-  test('is called at most once in 750 ms, by all commands of the host together', async () => {
+  test('is called at most once in 750 ms, by all commands of the host together', { tags: ['nightly'] }, async () => {
     const [one, other] = await Promise.all([System.create(), System.create()]);
     await using systems = new AsyncDisposableStack();
     for (const system of [one, other]) systems.use(system);

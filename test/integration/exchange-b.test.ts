@@ -80,7 +80,9 @@ describe('two file days', () => {
     expect((await serving.query({ ...body, strict: true })).status).toBe(409);
   });
 
-  test('many newest rows, which row counts of partitions and frames lead to, are those of the whole history', async () => {
+  test('many newest rows, which row counts of partitions and frames lead to, are those of the whole history', {
+    tags: ['nightly'],
+  }, async () => {
     const { exit } = await backfill(system, LARGE.day, NEXT.day);
     expect(exit).toBe(0);
     const rows = await system.rows<Json>(
@@ -275,7 +277,9 @@ describe('two file days', () => {
 });
 
 // Earlier releases let TimescaleDB make chunks of UTC days.
-test('a file day whose first part lies in a chunk of a UTC day is proved, and found sound', async () => {
+test('a file day whose first part lies in a chunk of a UTC day is proved, and found sound', {
+  tags: ['nightly'],
+}, async () => {
   await using system = await System.create();
   await writeDay({ directory: system.vendor, ...LARGE });
   const from = Date.parse(`${LARGE.day}T00:00:00Z`) - DAY_MS / 3;

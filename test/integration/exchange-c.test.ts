@@ -199,7 +199,9 @@ describe('two days', () => {
   });
 });
 
-test('a day whose first row comes again at its end is read again, and proved by the next attempt', async () => {
+test('a day whose first row comes again at its end is read again, and proved by the next attempt', {
+  tags: ['nightly'],
+}, async () => {
   await using system = await System.create();
   // Seven runs of 4 MiB, so that frames are published before the end.
   const lines = generateLines({ day: '2024-05-04', rows: 260_000, seed: 1, order: 'ids', repeats: 0 });

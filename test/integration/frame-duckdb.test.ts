@@ -183,7 +183,7 @@ const frames = fc
     };
   });
 
-test('frames of random columns, grids and windows equal DuckDB’s', async () => {
+test('frames of random columns, grids and windows equal DuckDB’s', { tags: ['nightly'] }, async () => {
   let compared = 0;
   await fc.assert(
     fc.asyncProperty(frames, async ({ columns, grid, from, to }) => {

@@ -202,7 +202,9 @@ describe('blocks', () => {
     }
   });
 
-  test('that left the chain are withheld until they are ingested again, one by one', async () => {
+  test('that left the chain are withheld until they are ingested again, one by one', {
+    tags: ['nightly'],
+  }, async () => {
     const withholding = { reason: 'the node has other blocks', by: 'source' };
     const span = { sourceId: 'bitcoin_core', span: { from: 8, to: 12 } };
     const { seconds } = projectionOf(HEADERS);
@@ -228,7 +230,7 @@ describe('blocks', () => {
     }
   });
 
-  test('come out of the log again the same, for an empty database', async () => {
+  test('come out of the log again the same, for an empty database', { tags: ['nightly'] }, async () => {
     await system.stopProjecting();
     const before = await system.digests(HEADERS);
     const url = new URL(system.databaseUrl);

@@ -102,7 +102,7 @@ test('are those of the stored rows, shared ones keyed by both partitions', async
   expect(await shared()).toEqual([of(0), of(1)]);
 });
 
-test('go with a quarantine, and come back with a release and with a replay', async () => {
+test('go with a quarantine, and come back with a release and with a replay', { tags: ['nightly'] }, async () => {
   const before = await everything();
   const full = await counts();
   const price = (by: number) =>
@@ -141,7 +141,7 @@ test('altered ones quarantine their partition, and a replay mends them', async (
   expect((await run('verify', dataset.key, '--deep')).exit).toBe(0);
 });
 
-test('a shared one that was altered quarantines the earlier of its partitions', async () => {
+test('a shared one that was altered quarantines the earlier of its partitions', { tags: ['nightly'] }, async () => {
   const before = await everything();
   const alter = () =>
     system.client.query(`update shared_klines set iqr = iqr + 1 where first_partition = '${DAYS[1].day}'`);
@@ -157,7 +157,7 @@ test('a shared one that was altered quarantines the earlier of its partitions', 
 });
 
 // The search for the quartiles of a shared kline went on past the last price.
-test('rows that are gone end the verification of both days that share them', async () => {
+test('rows that are gone end the verification of both days that share them', { tags: ['nightly'] }, async () => {
   const before = await everything();
   const [day, next] = [DAYS[0].day, DAYS[1].day];
   const from = Date.parse(next) - DAY_MS / 3;
@@ -183,7 +183,9 @@ test('klines of minutes that are all gone quarantine their partitions, and a rep
   expect(await everything()).toEqual(before);
 });
 
-test('that were altered together with their digest are found by the proof log, and by a deep verification without it', async () => {
+test('that were altered together with their digest are found by the proof log, and by a deep verification without it', {
+  tags: ['nightly'],
+}, async () => {
   const key = DAYS[0].day;
   const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;
   const [{ was }] = await system.rows<Json>(
@@ -244,7 +246,9 @@ test('that become others as they are stored fail their proof, and those of befor
   expect(await everything()).toEqual(before);
 });
 
-test('of partitions that were proved before are made by a command that goes on where it stopped', async () => {
+test('of partitions that were proved before are made by a command that goes on where it stopped', {
+  tags: ['nightly'],
+}, async () => {
   const before = await everything();
   const clear = (where: string) =>
     system.client.query(`delete from native_klines; delete from aligned_klines; delete from shared_klines;

@@ -9,7 +9,7 @@ import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { compares } from '../support/comparisons.ts';
 import { alignedKlines, deviation, exact, type Kline, nativeKlines, SCALE, sum } from '../support/kline-oracle.ts';
 import { alignedOf, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
-import { SEED } from '../support/seed.ts';
+import { runs, SEED } from '../support/seed.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
@@ -203,7 +203,7 @@ function bodies(mode: Mode): fc.Arbitrary<Body> {
 
 describe('any size, window, fields and filters', () => {
   test.each(MODES)('%s klines are those of the oracle', async (mode) => {
-    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: 80 });
+    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: runs(320) });
   });
 
   test.each(MODES)('%s, each size, with all columns', async (mode) => {
@@ -344,7 +344,7 @@ describe('n_random_rows', () => {
   test.each([
     ['by tries', 10, {}],
     ['filtered, by tries', 5, { filters: [{ field: 'no_of_trades', op: 'gte', value: 5 }] }],
-  ] as const)('every kline is as likely, %s', async (_, n_random_rows, more) => {
+  ] as const)('every kline is as likely, %s', { tags: ['nightly'] }, async (_, n_random_rows, more) => {
     const body = { kline_size: '1h', fields: ['datetime'], ...more };
     const all = expected(body).map((kline) => kline.datetime as string);
     expect(all.length).toBeGreaterThan(2 * n_random_rows);

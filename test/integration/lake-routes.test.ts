@@ -200,7 +200,7 @@ describe('files', () => {
     await rm(join(env.dir, 'day'), { recursive: true });
   });
 
-  test('a reader that reads nothing is cut off', async () => {
+  test('a reader that reads nothing is cut off', { tags: ['nightly'] }, async () => {
     contents.set(DAY, Buffer.alloc(64 * 1024 * 1024));
     await write();
     const response = await serving.open({ method: 'GET', path: `${LAKE}/${ROWS}`, unix: true });

@@ -3,6 +3,7 @@ import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { LakeFile } from '../../serving/lake/format.ts';
+import type { LakeReport } from '../../serving/lake/lake.ts';
 import type { LakeTarget, StagedFile } from '../../serving/lake/target.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
@@ -20,8 +21,9 @@ let env: TestEnv;
 let duck: DuckDb;
 let serving: Serving;
 let folder: string;
-/** A lake of what is loaded, to begin with a copy of it. */
+/** A lake of what is loaded, to begin with a copy of it, and what its writer reported. */
 let written: string;
+let report: LakeReport;
 let lakes = 0;
 
 beforeAll(async () => {
@@ -29,7 +31,7 @@ beforeAll(async () => {
   duck = await openDuckDb();
   serving = await startServing({ databaseUrl: env.databaseUrl });
   written = join(env.dir, 'lake');
-  await writeLake({ databaseUrl: env.databaseUrl, folder: written });
+  report = await writeLake({ databaseUrl: env.databaseUrl, folder: written });
 });
 afterAll(async () => {
   await serving?.[Symbol.asyncDispose]();
@@ -64,8 +66,8 @@ async function changedSince(before: ReadonlyMap<string, number>): Promise<string
 
 describe('a lake of all datasets', () => {
   test('equals the service file by file, in types that need no cast, and a second run writes nothing', async () => {
-    const report = await write();
-    expect(report).toMatchObject({ removed: 0, replaced: 0, skipped: [], failed: [], folder });
+    await begin();
+    expect(report).toMatchObject({ removed: 0, replaced: 0, skipped: [], failed: [], folder: written });
     expect(await faultsOf(folder)).toEqual([]);
     const { files, lake_version, synthetic } = await rootOf(folder);
     expect({ lake_version, synthetic }).toEqual({ lake_version: 1, synthetic: false });
@@ -287,7 +289,7 @@ describe('what changes in the catalog', () => {
     await revise(-1);
   });
 
-  test('synthetic rows are written only where they are wanted', async () => {
+  test('synthetic rows are written only where they are wanted', { tags: ['nightly'] }, async () => {
     await sql(`update coverage set synthetic = true where ${of(A)}`);
     try {
       const without = await write();
@@ -302,7 +304,7 @@ describe('what changes in the catalog', () => {
     }
   });
 
-  test('a state that is carried into a file belongs to its state', async () => {
+  test('a state that is carried into a file belongs to its state', { tags: ['nightly'] }, async () => {
     await begin();
     const metrics = 'macro_series_metrics';
     const paths = (mode: string) => pathsOf(metrics).then((all) => all.filter((path) => path.includes(mode)));
@@ -320,7 +322,7 @@ describe('what changes in the catalog', () => {
     expect(changed).not.toContain(last.replace('aligned_1s', 'native'));
   });
 
-  test('a file is replaced when later blocks prolong the validity of its rows', async () => {
+  test('a file is replaced when later blocks prolong the validity of its rows', { tags: ['nightly'] }, async () => {
     const { number } = datasetOf('bitcoin_block_headers');
     const { rows } = await sql(
       `select from_ms, to_ms from partitions where dataset_id = ${number} and state = 'proved' order by from_ms`,
@@ -348,7 +350,7 @@ describe('what changes in the catalog', () => {
 });
 
 describe('a lake that is followed', () => {
-  test('outlives lost connections, and loses what rights no longer allow', async () => {
+  test('outlives lost connections, and loses what rights no longer allow', { tags: ['nightly'] }, async () => {
     await begin();
     // With its sign-off, which lies beside it.
     const rights = join(env.dir, 'followed');
@@ -380,7 +382,7 @@ describe('a lake that is followed', () => {
     expect(await faultsOf(folder)).toEqual([]);
   });
 
-  test('writes what a leaf is about that had its index when the lake looked', async () => {
+  test('writes what a leaf is about that had its index when the lake looked', { tags: ['nightly'] }, async () => {
     await begin();
     const stop = new AbortController();
     await using lake = await openLake({ databaseUrl: env.databaseUrl, folder, signal: stop.signal });
@@ -404,7 +406,9 @@ describe('a lake that is followed', () => {
 });
 
 describe('what a writer may find', () => {
-  test('blocks of one partition that are years apart make files of their dates alone', async () => {
+  test('blocks of one partition that are years apart make files of their dates alone', {
+    tags: ['nightly'],
+  }, async () => {
     await begin();
     const before = await pathsOf('bitcoin_block_headers');
     const stretch = (by: string) =>
@@ -433,7 +437,7 @@ describe('what a writer may find', () => {
     expect(await faultsOf(folder)).toEqual([]);
   });
 
-  test('a file that was put before a kill is written again, whatever its size', async () => {
+  test('a file that was put before a kill is written again, whatever its size', { tags: ['nightly'] }, async () => {
     await begin();
     const [{ path, bytes }] = (await rootOf(folder)).files;
     await writeFile(join(folder, path), Buffer.alloc(bytes));
@@ -477,7 +481,7 @@ describe('what a writer may find', () => {
   });
 });
 
-test('a lake that was interrupted was answered as a whole one', async () => {
+test('a lake that was interrupted was answered as a whole one', { tags: ['nightly'] }, async () => {
   await using system = await System.create();
   for (const [index, day] of ['2024-01-01', '2024-01-02'].entries()) {
     await sequence(system.env);

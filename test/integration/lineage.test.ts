@@ -408,4 +408,5 @@ givenData('exchange_a').test(
     }
     expect(outcome(await ask(first - 1, { on }))).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
   },
+  { tags: ['nightly'] },
 );

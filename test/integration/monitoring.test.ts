@@ -344,7 +344,9 @@ describe('/metrics', () => {
     expect([ready(after, 'rights'), ready(after, 'following')]).toEqual([1, undefined]);
   });
 
-  test('of a database that falls silent with its connections open waited until TCP gave it up', async () => {
+  test('of a database that falls silent with its connections open waited until TCP gave it up', {
+    tags: ['nightly'],
+  }, async () => {
     await using proxy = await startStoreProxy(system.env.databaseUrl);
     await using serving = await serve({}, proxy.url);
     const isUp = async () => sampleOf(await metricsOf(serving), 'tidemark_database_up');

@@ -86,7 +86,9 @@ test('all feeds at once: a poisoned day and a feed whose vendor is away stop nob
   ).toEqual(VENDORS.map(({ dataset }) => [dataset, dataset === A.dataset ? 'done' : 'failed', 6]));
 });
 
-test('Ctrl-C ends with 130 and leaves what the same command goes on with; who is at it is named', async () => {
+test('Ctrl-C ends with 130 and leaves what the same command goes on with; who is at it is named', {
+  tags: ['nightly'],
+}, async () => {
   const more = dayNames('2024-04-01', 4);
   for (const [index, day] of more.entries()) {
     const content = { day, rows: ROWS, seed: index + 1, firstId: 1_000_000 + index * 10_000 };

@@ -55,7 +55,9 @@ test('replay --verify-only tells what differs and changes nothing; replay of eve
 });
 
 describe('verification on a schedule', () => {
-  test('one that could not be verified came first for ever, and the others were never looked at', async () => {
+  test('one that could not be verified came first for ever, and the others were never looked at', {
+    tags: ['nightly'],
+  }, async () => {
     const where = `partition_key = '${DAYS[0]}'`;
     const [lost] = await system.rows(`update attempts set manifest_sequence = null where ${where} returning *, (
       select manifest_sequence from attempts o where o.${where} order by attempt desc limit 1) as was`);
@@ -144,7 +146,7 @@ describe('a lake that was written while a stored value was wrong', () => {
     return (await priceIn(day)) - 1;
   }
 
-  test('had it for ever after verify and replay', async () => {
+  test('had it for ever after verify and replay', { tags: ['nightly'] }, async () => {
     const right = await writeAltered(1);
     expect((await run('verify', DATASET)).exit).toBe(1);
     expect((await run('replay', DATASET)).exit).toBe(0);
@@ -165,7 +167,7 @@ describe('a lake that was written while a stored value was wrong', () => {
     expect(await priceIn(1)).toBeCloseTo(right, 6);
   });
 
-  test('had it for ever after a replay, also when it was followed', async () => {
+  test('had it for ever after a replay, also when it was followed', { tags: ['nightly'] }, async () => {
     const right = await writeAltered(2);
     const stop = new AbortController();
     await using lake = await openLake({ ...input(), signal: stop.signal });
@@ -341,7 +343,9 @@ describe('stores restored to different points', () => {
   });
 
   // `recover` ran before the commit, found nothing to correct, and the next start refused the log again.
-  test('a log that was restored during a proof is not committed as projected: what it holds is projected', async () => {
+  test('a log that was restored during a proof is not committed as projected: what it holds is projected', {
+    tags: ['nightly'],
+  }, async () => {
     await using own = await System.create();
     for (const index of [0, 1]) {
       const content = {

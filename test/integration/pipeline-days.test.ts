@@ -72,7 +72,7 @@ describe('the same days, ingested otherwise,', () => {
     expect((await system.log()).filter(({ manifest }) => manifest)).toHaveLength(3);
   });
 
-  test('out of a month with a fault in its last day are proved up to that day', async () => {
+  test('out of a month with a fault in its last day are proved up to that day', { tags: ['nightly'] }, async () => {
     await using system = await System.create();
     const whole = DAYS.map((day) => csvOf({ ...day, header: false }));
     await writeDocument(system.vendor, '2024-03', `${whole.join('')}garbage\n`);

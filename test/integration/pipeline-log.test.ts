@@ -300,7 +300,7 @@ describe('a stream that is full', () => {
 });
 
 describe('the publisher lease', () => {
-  test('held by another names its holder; the day is proved when it is free again', async () => {
+  test('held by another names its holder; the day is proved when it is free again', { tags: ['nightly'] }, async () => {
     await using system = await System.create();
     const [day] = dayNames('2024-09-01', 1);
     await writeDocument(system.vendor, day, csvOf({ day, rows: ROWS, seed: 4, firstId: 1, timeUnit: 'ms' }));

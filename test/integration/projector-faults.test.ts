@@ -171,7 +171,7 @@ describe('a projector that stands still', () => {
   });
 
   // A crash of nats-server had taken the end of the log, and the command waited until PARTITION_TIMEOUT.
-  test('is not waited for by a command whose manifest the log has lost', async () => {
+  test('is not waited for by a command whose manifest the log has lost', { tags: ['nightly'] }, async () => {
     await using _stuck = await stalled();
     const limits = { timeoutMs: 3000, stillMs: 200 };
     const waiting = system.ingest([HEADERS], [block(12), block(13)], limits);
@@ -204,7 +204,9 @@ describe('a projector that stands still', () => {
   });
 
   // Recovery once set a checkpoint behind what nobody had projected, and every command waited until PARTITION_TIMEOUT.
-  test('is not waited for by a command whose manifest lies behind the checkpoint; the next one publishes again', async () => {
+  test('is not waited for by a command whose manifest lies behind the checkpoint; the next one publishes again', {
+    tags: ['nightly'],
+  }, async () => {
     const key = heightKey(14, 14);
     const before = await system.ingest([HEADERS], [block(15)]);
     expect(before.map(({ state }) => state)).toEqual(['proved']);

@@ -75,7 +75,9 @@ test('a stored row that is altered is in no export that the check accepts, and `
   expect((await system.run(['verify', DATASET, '--partition', DAY])).exit).toBe(1);
 });
 
-test('rows altered together with every digest of their partition are found by `verify` and by the check of an export', async () => {
+test('rows altered together with every digest of their partition are found by `verify` and by the check of an export', {
+  tags: ['nightly'],
+}, async () => {
   await system.rows(`update ${DATASET} set price = price + 1 where trade_id = 100`);
   const { json: first } = await system.run(['verify', DATASET, '--partition', DAY]);
   const found = /rows_hash: expected (-?\d+), found (-?\d+)/.exec(first.units[0].reason)!;
@@ -130,7 +132,7 @@ test('a tile that is altered is found by the check of a mirror and by a watcher'
   expect((await watch(log)).exit).toBe(0);
 });
 
-test('a new leaf that is altered is found by a watcher, wherever else it looks', async () => {
+test('a new leaf that is altered is found by a watcher, wherever else it looks', { tags: ['nightly'] }, async () => {
   const source = folderSource(log);
   const { watched } = await lookAt(source, {}, () => 0);
   await system.rows(
@@ -163,7 +165,9 @@ test('a checkpoint that is altered does not carry the signature of the log', asy
   expect((await watch(log)).exit).toBe(1);
 });
 
-test('a leaf that is left out is missed by the check of an export of its partition', async () => {
+test('a leaf that is left out is missed by the check of an export of its partition', {
+  tags: ['nightly'],
+}, async () => {
   await using other = await System.create();
   await writeDays(other, SMALL_DAYS);
   expect((await other.backfill(FROM, TO)).exit).toBe(0);
@@ -233,7 +237,9 @@ test('an export with one cell changed is found: by its digest, by the signature,
   expect(json.faults[0]).toContain('the rows have the sha256');
 });
 
-test('a row that is taken out of an export, with a manifest signed by the stolen key, is missed; one that is added is one too many', async () => {
+test('a row that is taken out of an export, with a manifest signed by the stolen key, is missed; one that is added is one too many', {
+  tags: ['nightly'],
+}, async () => {
   const folder = await logged.download();
   const path = join(folder, 'manifest.json');
   const manifest = JSON.parse(await readFile(path, 'utf8'));
@@ -272,6 +278,7 @@ test('a row that is taken out of an export, with a manifest signed by the stolen
 
 test.for(['csv', 'parquet'])(
   '%s whose columns are not those of its manifest is refused, whoever signed it',
+  { tags: ['nightly'] },
   async (format) => {
     const folder = await logged.download({ format, month_year: [3, 2024] });
     const path = join(folder, 'manifest.json');
@@ -286,7 +293,7 @@ test.for(['csv', 'parquet'])(
   },
 );
 
-test('a stale checkpoint is a log that shrank, to whoever saw a newer one', async () => {
+test('a stale checkpoint is a log that shrank, to whoever saw a newer one', { tags: ['nightly'] }, async () => {
   const stale = inDir('stale');
   await cp(log, stale, { recursive: true });
   await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
@@ -296,7 +303,9 @@ test('a stale checkpoint is a log that shrank, to whoever saw a newer one', asyn
   expect([exit, json.faults]).toEqual([1, ['the log shrank from 4 to 3 leaves']]);
 });
 
-test('two forks that are shown to two watchers are found when they compare their checkpoints', async () => {
+test('two forks that are shown to two watchers are found when they compare their checkpoints', {
+  tags: ['nightly'],
+}, async () => {
   const entries = await entriesOf(3);
   const fork = inDir('fork');
   await forge(
@@ -312,7 +321,9 @@ test('two forks that are shown to two watchers are found when they compare their
   expect([exit, json.faults]).toEqual([1, ['two roots were signed for 3 leaves: the log forked']]);
 });
 
-test('the sequencer refuses a database that lost signed leaves until an operator says so in the log itself', async () => {
+test('the sequencer refuses a database that lost signed leaves until an operator says so in the log itself', {
+  tags: ['nightly'],
+}, async () => {
   await system.rows(`delete from proof_leaves where leaf_index = 2`);
   const [{ root }] = await system.rows<{ root: Buffer }>(`select root from proof_head`);
   const entries = await entriesOf(3);
@@ -341,7 +352,7 @@ test('a database whose leaves are not those of the checkpoint is refused', async
   await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_FORKED' });
 });
 
-test('a backup that has lost leaves without their index gets them back once', async () => {
+test('a backup that has lost leaves without their index gets them back once', { tags: ['nightly'] }, async () => {
   await system.rows(`update proof_leaves set leaf_index = null where leaf_index >= 1`);
   const entries = await entriesOf(3);
   const root = createHash('sha256').update(Buffer.of(0)).update(entries[0]).digest();
@@ -354,7 +365,9 @@ test('a backup that has lost leaves without their index gets them back once', as
   expect(JSON.parse(bodies[3]).kind).toBe('restored');
 });
 
-test('without the folder nobody knows which roots were signed: it is refused until an operator says so, then made again byte for byte', async () => {
+test('without the folder nobody knows which roots were signed: it is refused until an operator says so, then made again byte for byte', {
+  tags: ['nightly'],
+}, async () => {
   const before = await folderSource(log)('tile/entries/000.p/3');
   const note = await folderSource(log)('checkpoint');
   await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);

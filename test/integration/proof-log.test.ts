@@ -133,7 +133,9 @@ test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was
   expect([away.exit, away.json.unreachable]).toEqual([2, expect.stringContaining('does not answer')]);
 });
 
-test('days that begin at 16:00 and files of UTC days: rows of a partition from two files give its digest', async () => {
+test('days that begin at 16:00 and files of UTC days: rows of a partition from two files give its digest', {
+  tags: ['nightly'],
+}, async () => {
   await using other = await System.create();
   const env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${other.vendor}/`).href };
   for (const at of [1, 2, 3]) {

@@ -172,7 +172,9 @@ describe('the database', () => {
   });
 
   // A network that swallows what is sent: no connection breaks, and no answer comes.
-  test('that falls silent with its connections open is 503 in time, and served again when it speaks', async () => {
+  test('that falls silent with its connections open is 503 in time, and served again when it speaks', {
+    tags: ['nightly'],
+  }, async () => {
     await using proxy = await startStoreProxy(env.databaseUrls.serve);
     const settings = { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '500' };
     await using serving = await startServing({ databaseUrl: proxy.url, settings });
@@ -188,7 +190,9 @@ describe('the database', () => {
     await eventually(areServed, 'rows are served again');
   });
 
-  test('whose table is held makes /readyz 503 in time, on one connection: each probe opened another', async () => {
+  test('whose table is held makes /readyz 503 in time, on one connection: each probe opened another', {
+    tags: ['nightly'],
+  }, async () => {
     await using holder = await connect({ url: env.databaseUrl, name: 'test holder' });
     await holder.query('begin');
     await holder.query('lock table runs in access exclusive mode');

@@ -106,7 +106,7 @@ describe('the time budget', () => {
     return await locked(rows[0].name);
   }
 
-  test('also holds between rows: 503 while nothing is sent, a broken answer after', async () => {
+  test('also holds between rows: 503 while nothing is sent, a broken answer after', { tags: ['nightly'] }, async () => {
     await using _locked = await lastChunkLocked();
     const small = { ...ALL, fields: ['trade_id'], time_range: ['2024-05-02T00:00:00Z', '2024-07-01T00:00:00Z'] };
     await using hurried = await serve({ SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '200', SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '400' });
@@ -124,7 +124,7 @@ describe('the time budget', () => {
     await eventually(isFree(hurried), 'everything is free');
   });
 
-  test('does not run while the reader is behind', async () => {
+  test('does not run while the reader is behind', { tags: ['nightly'] }, async () => {
     await using hurried = await serve({ SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '200', SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '800' });
     const { plain } = hurried.app.limiters;
     // Until the reader is behind there are rows all the time, if none in time on a machine that is busy.

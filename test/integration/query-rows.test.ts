@@ -4,6 +4,7 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASET, DAY_MS } from '../support/load-rows.ts';
+import { runs } from '../support/seed.ts';
 import type { Serving } from '../support/serving.ts';
 import {
   at,
@@ -101,7 +102,7 @@ function bodies(mode: Mode): fc.Arbitrary<Omit<Body, 'sources'>> {
 
 describe('any window, fields and filters', () => {
   test.each(['native', 'aligned_1s'] as const)('%s rows are those of the oracle', async (mode) => {
-    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: 200 });
+    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: runs(800) });
   });
 });
 

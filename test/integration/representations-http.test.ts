@@ -158,6 +158,7 @@ function digestOfLarge(mediaType: string): Promise<string> {
 describe('a reader that is slow', () => {
   test.for(SOME_FORMS)(
     'of $mediaType as $coding holds the database back, and gets all of it',
+    { tags: ['nightly'] },
     async ({ mediaType, coding }) => {
       const response = await serving.open({
         body: JSON.stringify(LARGE),
@@ -173,7 +174,7 @@ describe('a reader that is slow', () => {
     },
   );
 
-  test('is cut off when it takes nothing of a coded answer', async () => {
+  test('is cut off when it takes nothing of a coded answer', { tags: ['nightly'] }, async () => {
     await using impatient = await startServing({
       databaseUrl: env.databaseUrl,
       settings: { SVC_QUERY_STALL_TIMEOUT_MS: '1000' },

@@ -399,7 +399,9 @@ describe('the caller’s own credentials', () => {
     expect((await ready()).checks).toMatchObject({ byok_role: 'ok' });
   });
 
-  test('a database that asks for no password proves nothing: refused until it does', async () => {
+  test('a database that asks for no password proves nothing: refused until it does', {
+    tags: ['nightly'],
+  }, async () => {
     await using own = await createPrivateStack();
     await migrated(own.stack.databaseUrl);
     await loadDays(own.stack.databaseUrl, [randomDay('2024-03-01', 100, 1000, 1)]);

@@ -51,7 +51,9 @@ test('streams that come last get room from what the first have reserved and do n
 });
 
 // The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
-test('a store with no room for the sample ends no service: `up` says what failed and goes on', async () => {
+test('a store with no room for the sample ends no service: `up` says what failed and goes on', {
+  tags: ['nightly'],
+}, async () => {
   await using system = await System.create('migrated', { ownLog: true });
   {
     await using connection = await connectNats(system.env.natsOperatorUrl, 'test');

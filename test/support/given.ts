@@ -3,15 +3,15 @@
  * reports and the summary of a run tell it (skipped-reporter.ts).
  */
 import { existsSync } from 'node:fs';
-import { describe, test } from 'vitest';
+import { describe, type TestOptions, test } from 'vitest';
 
 /** @param reason why the tests are skipped where `isThere` does not hold. */
 export function given(isThere: boolean, reason: string) {
   const named = (name: string) => (isThere ? name : `${name} [skipped: ${reason}]`);
   return {
     describe: (name: string, tests: () => void) => describe.skipIf(!isThere)(named(name), tests),
-    test: (name: string, work: () => void | Promise<void>, timeoutMs?: number) =>
-      test.skipIf(!isThere)(named(name), work, timeoutMs),
+    test: (name: string, work: () => void | Promise<void>, options: TestOptions | number = {}) =>
+      test.skipIf(!isThere)(named(name), typeof options === 'number' ? { timeout: options } : options, work),
   };
 }
 

@@ -74,7 +74,7 @@ if (files.length === 0) {
 const top = Number(values.top);
 const total = files.reduce((sum, { ms }) => sum + ms, 0);
 print(`${files.length} files, ${files.flatMap(({ tests }) => tests).length} tests, ${seconds(total).trim()} of work`);
-for (const level of ['unit/', 'integration/', 'system/', 'system/long/']) {
+for (const level of ['unit/', 'integration/', 'system/', 'nightly/']) {
   const own = files.filter(({ path }) => path.slice(0, path.lastIndexOf('/') + 1) === level);
   if (own.length > 0)
     print(`${seconds(own.reduce((sum, { ms }) => sum + ms, 0))}  test/${level} (${own.length} files)`);

@@ -81,7 +81,9 @@ test('installs once, and again when the lock file changes', async () => {
   expect(await runs()).toEqual(['install run', 'install run']);
 });
 
-test('a lock file that a checkout made newer, with the same bytes, is looked at once and not before every command', async () => {
+test('a lock file that a checkout made newer, with the same bytes, is looked at once and not before every command', {
+  tags: ['nightly'],
+}, async () => {
   const [lock, stamp] = ['package-lock.json', 'node_modules/.tidemark-stamp'].map((name) => join(root, name));
   expect(bootstrap().status).toBe(0);
   await utimes(stamp, new Date(0), new Date(0));
@@ -91,7 +93,7 @@ test('a lock file that a checkout made newer, with the same bytes, is looked at 
 });
 
 // Anybody may make a folder below the temporary directory; one that named a living process was waited for for ever.
-test('a folder that another made below the temporary directory holds nobody up', async () => {
+test('a folder that another made below the temporary directory holds nobody up', { tags: ['nightly'] }, async () => {
   const hash = createHash('sha256').update(root).digest('hex').slice(0, 12);
   const foreign = join(dir, 'tmp', `tidemark-npm-${hash}`);
   await mkdir(foreign, { recursive: true });
@@ -145,7 +147,9 @@ test('accepts what was installed by hand, with the tools of tests or without', a
 });
 
 // In a container without init the killed installer stayed as a zombie, and the next one waited half an hour for it.
-test('an installer that has ended, and that its parent does not ask for, is not waited for', async () => {
+test('an installer that has ended, and that its parent does not ask for, is not waited for', {
+  tags: ['nightly'],
+}, async () => {
   const parent = spawn('sh', ['-c', 'sleep 0.1 & echo $!; exec sleep 600'], { stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     const pid = String((await once(parent.stdout, 'data'))[0]).trim();
@@ -160,7 +164,9 @@ test('an installer that has ended, and that its parent does not ask for, is not 
 });
 
 // The new installer waited half an hour for itself.
-test('in a restarted container the installer has the pid of the one that was killed, and waited for itself', async () => {
+test('in a restarted container the installer has the pid of the one that was killed, and waited for itself', {
+  tags: ['nightly'],
+}, async () => {
   const lock = join(root, '.tidemark-installing');
   await mkdir(lock);
   const started = spawnSync(
@@ -175,7 +181,9 @@ test('in a restarted container the installer has the pid of the one that was kil
   expect([started.status, started.stderr]).toEqual([0, expect.stringMatching(/dependencies installed/)]);
 });
 
-test('another process has the pid of an installer that was killed, and was waited for', async () => {
+test('another process has the pid of an installer that was killed, and was waited for', {
+  tags: ['nightly'],
+}, async () => {
   expect(bootstrap({ NPM_DIES: '1' }).signal).toBe('SIGKILL');
   // This process has it now.
   await writeFile(join(root, '.tidemark-installing', 'pid'), String(process.pid));
@@ -183,7 +191,7 @@ test('another process has the pid of an installer that was killed, and was waite
 });
 
 // npm takes a package for installed once its package.json is there.
-test('after an installer was killed, nothing of its half-unpacked packages stays', async () => {
+test('after an installer was killed, nothing of its half-unpacked packages stays', { tags: ['nightly'] }, async () => {
   const half = join(root, 'node_modules', 'x');
   await mkdir(half, { recursive: true });
   await writeFile(join(half, 'package.json'), '{ "name": "x", "version": "1.0.0" }');
@@ -195,7 +203,7 @@ test('after an installer was killed, nothing of its half-unpacked packages stays
 });
 
 // The folder was emptied with what says that tests have their tools, and a start installed without them.
-test('after the installer of a start was killed, tests have their tools again', async () => {
+test('after the installer of a start was killed, tests have their tools again', { tags: ['nightly'] }, async () => {
   expect(bootstrapAll().status).toBe(0);
   await writeLock('1.0.1');
   expect(bootstrap({ NPM_DIES: '1' }).signal).toBe('SIGKILL');
@@ -213,7 +221,9 @@ test('shows what npm said when it fails, and tries again next time', async () =>
 });
 
 // The lock of the installer that failed stayed, and the next one removed all packages, as after a kill.
-test('after npm failed, the next run keeps the packages that are installed; after npm was killed, it does not', async () => {
+test('after npm failed, the next run keeps the packages that are installed; after npm was killed, it does not', {
+  tags: ['nightly'],
+}, async () => {
   expect(bootstrap().status).toBe(0);
   const kept = join(root, 'node_modules', 'x.js');
   await writeFile(kept, '');
@@ -229,7 +239,9 @@ test('after npm failed, the next run keeps the packages that are installed; afte
 });
 
 // npm ends with the negative number of the system's error, of which a shell shows 228 for a full disk.
-test('npm that failed by an error of the system counted as killed, and the next run removed the packages that are installed', async () => {
+test('npm that failed by an error of the system counted as killed, and the next run removed the packages that are installed', {
+  tags: ['nightly'],
+}, async () => {
   expect(bootstrap().status).toBe(0);
   const kept = join(root, 'node_modules', 'x.js');
   await writeFile(kept, '');
@@ -243,13 +255,15 @@ test('npm that failed by an error of the system counted as killed, and the next 
 });
 
 // A shell that runs npm reports the signal that killed it as 128 and its number.
-test('npm that was killed behind a script counted as failed, and its half-unpacked packages as whole', async () => {
+test('npm that was killed behind a script counted as failed, and its half-unpacked packages as whole', {
+  tags: ['nightly'],
+}, async () => {
   expect(bootstrap({ NPM_FAILS: '137' }).status).toBe(1);
   expect(existsSync(join(root, '.tidemark-installing'))).toBe(true);
   expect(bootstrap().status).toBe(0);
 });
 
-test('with nothing to do it is little more than the start of Node', () => {
+test('with nothing to do it is little more than the start of Node', { tags: ['nightly'] }, () => {
   bootstrap();
   // Work, not time: a busy machine makes nobody work more.
   const tell = `import { writeSync } from 'node:fs';
@@ -334,7 +348,7 @@ describe('a fresh clone', () => {
     return { cwd: clone, env, commandOf };
   }
 
-  test('a start runs without what only tests, checks and benches need', async () => {
+  test('a start runs without what only tests, checks and benches need', { tags: ['nightly'] }, async () => {
     const { cwd, env, commandOf } = await cloned();
     const up = spawn('sh', commandOf('start'), {
       cwd,
@@ -357,7 +371,9 @@ describe('a fresh clone', () => {
     }
   });
 
-  test('docs and bench run in it, and a mistake in an option of a bench is told in a sentence', async () => {
+  test('docs and bench run in it, and a mistake in an option of a bench is told in a sentence', {
+    tags: ['nightly'],
+  }, async () => {
     const { cwd, env, commandOf } = await cloned();
     const run = (name: string, more = '') => spawnSync('sh', commandOf(name, more), { cwd, encoding: 'utf8', env });
     const docs = run('docs');

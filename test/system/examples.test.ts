@@ -141,7 +141,7 @@ describe('examples/README.md', () => {
 });
 
 // The end of a state is the millisecond after it: a second before that is the day before.
-test('the last day of a series is that of its last row', async () => {
+test('the last day of a series is that of its last row', { tags: ['nightly'] }, async () => {
   await loadWorld(system.env.databaseUrl, macroWorld(1));
   const { json } = await serving.query({ sources: ['macro_series_metrics'], n_rows: 1 });
   const last = json.rows[0].observed_at_utc.slice(0, 10);

@@ -424,7 +424,7 @@ describe('the command', () => {
   });
 });
 
-test('a doctor that was interrupted left the servers running that it had started', async () => {
+test('a doctor that was interrupted left the servers running that it had started', { tags: ['nightly'] }, async () => {
   const dir = await temporaryDir();
   const servers = join(dir, 'state', 'servers');
   const { child, done } = startCommand(['doctor'], { SVC_STATE_DIR: join(dir, 'state') });

@@ -176,7 +176,9 @@ describe('the start', () => {
     await Promise.all(two.map((child) => once(child, 'exit')));
   });
 
-  test('a port is taken back from a process that stands still and whose supervisor was killed', async () => {
+  test('a port is taken back from a process that stands still and whose supervisor was killed', {
+    tags: ['nightly'],
+  }, async () => {
     const port = await freePort();
     const order = { settings: { ...settings(), SVC_HTTP_PORT: String(port), SVC_STATE_DIR: join(env.dir, 'held') } };
     await mkdir(order.settings.SVC_STATE_DIR);
@@ -239,7 +241,7 @@ describe('the start', () => {
     expect(await logged).toContain('TimescaleDB 2.18.2 is not supported; 2.19 to 2.29 is needed');
   });
 
-  test('a database without the migrations is not ready', async () => {
+  test('a database without the migrations is not ready', { tags: ['nightly'] }, async () => {
     await using empty = await createTestEnv();
     const child = start({ ...settings(), SVC_DATABASE_URL: empty.databaseUrl });
     const { url } = await said(child);

@@ -174,13 +174,15 @@ describe('two processes on one port', () => {
     expect(after.filter(isAlive)).toEqual([]);
   });
 
-  test('both are killed: the service is on the same port again', async () => {
+  test('both are killed: the service is on the same port again', { tags: ['nightly'] }, async () => {
     const { processes, shown } = await startService();
     for (const { pid } of await processes()) process.kill(pid, 'SIGKILL');
     await eventually(async () => (await shown().catch(() => [])).length === 2, 'two processes serve again');
   });
 
-  test('one stands still: the other takes every connection and answers scrapes without it', async () => {
+  test('one stands still: the other takes every connection and answers scrapes without it', {
+    tags: ['nightly'],
+  }, async () => {
     const { url, processes, shown } = await startService();
     const [first] = await processes();
     process.kill(first.pid, 'SIGSTOP');
@@ -194,7 +196,9 @@ describe('two processes on one port', () => {
     await eventually(async () => (await shown()).length === 2, 'a scrape shows both again');
   });
 
-  test('their supervisor is killed while one stands still: the other ends, and the next start takes the port', async () => {
+  test('their supervisor is killed while one stands still: the other ends, and the next start takes the port', {
+    tags: ['nightly'],
+  }, async () => {
     const { child, settings, processes } = await startService();
     const [first, second] = await processes();
     process.kill(first.pid, 'SIGSTOP');

@@ -234,7 +234,7 @@ describe('keeping', () => {
     expect(pidsOf(await acquire())).toEqual(pids);
   });
 
-  test('two state folders do not meet', async () => {
+  test('two state folders do not meet', { tags: ['nightly'] }, async () => {
     const [one, two] = await Promise.all([acquire('state'), acquire('two')]);
     await execute(one.databaseUrl, 'CREATE TABLE kept (v int)');
     await expect(rows(two.databaseUrl)).rejects.toThrow(/does not exist/);
@@ -246,7 +246,7 @@ describe('keeping', () => {
     expect(alive(pidsOf(two))).toEqual(pidsOf(two));
   });
 
-  test('a copy of a state folder starts servers of its own beside the original', async () => {
+  test('a copy of a state folder starts servers of its own beside the original', { tags: ['nightly'] }, async () => {
     const original = await acquire();
     await execute(original.databaseUrl, 'CREATE TABLE kept (v int); INSERT INTO kept VALUES (7)');
     await original[Symbol.asyncDispose]();
@@ -335,7 +335,7 @@ describe('recovering', () => {
     expect(await messages(stack.natsOperatorUrl)).toEqual(['zero', '1', '2']);
   });
 
-  test('two supervisors of one stack start a killed server once', async () => {
+  test('two supervisors of one stack start a killed server once', { tags: ['nightly'] }, async () => {
     const [first, second] = [await acquire(), await acquire()];
     first.supervise();
     second.supervise();
@@ -362,7 +362,7 @@ describe('recovering', () => {
     expect(alive(pidsOf(second))).toEqual([]);
   });
 
-  test('servers left behind that hang are replaced', async () => {
+  test('servers left behind that hang are replaced', { tags: ['nightly'] }, async () => {
     const { child, answer } = await holder();
     for (const pid of pidsOf(answer)) process.kill(pid, 'SIGSTOP');
     await ended(child, 'SIGKILL');
@@ -373,7 +373,7 @@ describe('recovering', () => {
     await execute(stack.databaseUrl, 'SELECT 1');
   });
 
-  test('servers nobody remembers are ended before new ones open their files', async () => {
+  test('servers nobody remembers are ended before new ones open their files', { tags: ['nightly'] }, async () => {
     const { child, answer } = await holder();
     await ended(child, 'SIGKILL');
     await rm(join(dir, 'state', 'stack.json'));

@@ -75,7 +75,7 @@ function start(more: Readonly<Record<string, string>> = {}) {
 }
 
 describe('without a terminal', () => {
-  test('the generated key is not written: the banner says where it is kept', async () => {
+  test('the generated key is not written: the banner says where it is kept', { tags: ['nightly'] }, async () => {
     const { said, until } = start();
     await until(() => said.out.includes('Ctrl-C'));
     const path = join(stateDir(), 'secrets.json');
@@ -98,7 +98,7 @@ describe('without a terminal', () => {
     expect(said.out).toContain('Ctrl-C stops everything.');
   });
 
-  test('a second one beside it says that the servers go on when it ends', async () => {
+  test('a second one beside it says that the servers go on when it ends', { tags: ['nightly'] }, async () => {
     const first = start();
     await first.until(() => first.said.out.includes('Ctrl-C'));
     const second = start();

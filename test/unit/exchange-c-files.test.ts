@@ -238,7 +238,9 @@ describe('rows to be sorted', () => {
     }
   });
 
-  test('come in the order of their ids from every order of six rows in runs of one and of two', () => {
+  test('come in the order of their ids from every order of six rows in runs of one and of two', {
+    tags: ['nightly'],
+  }, () => {
     const orders = (ids: readonly number[]): number[][] =>
       ids.length === 0 ? [[]] : ids.flatMap((id, at) => orders(ids.toSpliced(at, 1)).map((rest) => [id, ...rest]));
     for (const ids of orders([0, 1, 2, 3, 4, 5])) {

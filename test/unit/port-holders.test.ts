@@ -111,16 +111,20 @@ async function listener() {
 test.each([
   ['that has ended', ended],
   ['whose number another process has by now', () => ({ pid: process.ppid, identity: 'another' })],
-])('a process on the port with a supervisor %s is killed, and the port is taken', async (_which, supervisor) => {
-  using orphan = await listener();
-  await using state = await stateOf(orphan.port);
-  state.put([{ process: processRef(orphan.child.pid!), supervisor: supervisor() }]);
-  const server = createServer();
-  await listenOnFree(server, '127.0.0.1', orphan.port, state.holders(process.ppid));
-  server.close();
-  expect(await orphan.exited).toEqual([null, 'SIGKILL']);
-  expect(state.recorded()).toContainEqual({ ...own, supervisor: processRef(process.ppid) });
-});
+])(
+  'a process on the port with a supervisor %s is killed, and the port is taken',
+  { tags: ['nightly'] },
+  async (_which, supervisor) => {
+    using orphan = await listener();
+    await using state = await stateOf(orphan.port);
+    state.put([{ process: processRef(orphan.child.pid!), supervisor: supervisor() }]);
+    const server = createServer();
+    await listenOnFree(server, '127.0.0.1', orphan.port, state.holders(process.ppid));
+    server.close();
+    expect(await orphan.exited).toEqual([null, 'SIGKILL']);
+    expect(state.recorded()).toContainEqual({ ...own, supervisor: processRef(process.ppid) });
+  },
+);
 
 test.each([
   ['with a supervisor that runs', { supervisor: processRef(process.ppid) }],
@@ -147,7 +151,9 @@ test('a process that leaves a port keeps on record who has recorded itself since
   expect(state.recorded()).toEqual([other]);
 });
 
-test('a record that the disk had no room for is written once there is, and a later one is not overwritten by it', async () => {
+test('a record that the disk had no room for is written once there is, and a later one is not overwritten by it', {
+  tags: ['nightly'],
+}, async () => {
   await using folder = await mkdtempDisposable(join(tmpdir(), 'holders-'));
   const stateDir = join(folder.path, 'later');
   const path = (port: number) => join(stateDir, `http-${port}.json`);

@@ -1,23 +1,9 @@
-/**
- * How the product is laid out: which folder may import which, no circle of imports (types included), sizes of files and
- * functions, and how long pages may be.
- */
+/** How the product is laid out: which folder may import which, and no circle of imports (types included). */
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
-import { parseAst } from 'rolldown/parseAst';
 import { expect, test } from 'vitest';
-import { DATASETS } from '../../shared/registry/index.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-/**
- * Of TypeScript, for the twelve datasets of the contract and their kept klines; each further dataset may bring a registry file and an
- * adapter folder.
- */
-const MAX_FILES = 420 + 8 * (DATASETS.size - 12);
-const MAX_FILE_LINES = 500;
-const MAX_FUNCTION_LINES = 70;
-/** Of README and all pages of docs, for the twelve datasets and their kept klines; each further dataset adds its sections. */
-const MAX_WORDS = 31_000 + 200 * (DATASETS.size - 12);
 
 /**
  * The layers of each tree, the lowest first. A file imports from its own layer and from those before it in this list; of
@@ -184,61 +170,5 @@ function circles(): string[][] {
     if (circle.length > 1) found.push(circle);
   };
   for (const file of files) if (!order.has(file)) visit(file);
-  return found;
-}
-
-test(`at most ${MAX_FILES} files of TypeScript, none of more than ${MAX_FILE_LINES} lines`, () => {
-  expect(files.filter((file) => file.endsWith('.ts')).length).toBeLessThanOrEqual(MAX_FILES);
-  const long = [...textOf].map(([file, text]) => [file, text.split('\n').length - 1] as const);
-  expect(long.filter(([, lines]) => lines > MAX_FILE_LINES)).toEqual([]);
-});
-
-test(`no function of more than ${MAX_FUNCTION_LINES} lines`, () => {
-  const long = [...textOf].flatMap(([file, text]) =>
-    functionsOf(text).map(({ line, lines }) => ({ at: `${file}:${line}`, lines })),
-  );
-  expect(long.filter(({ lines }) => lines > MAX_FUNCTION_LINES)).toEqual([]);
-});
-
-test('the pages stay short', () => {
-  const pages = [
-    'README.md',
-    ...readdirSync(join(ROOT, 'docs'))
-      .filter((name) => name.endsWith('.md'))
-      .map((name) => `docs/${name}`),
-  ];
-  const page = (name: string) => readFileSync(join(ROOT, name), 'utf8');
-  const words = pages.flatMap((name) =>
-    page(name)
-      .split(/\s+/)
-      .filter((word) => word !== ''),
-  );
-  expect(words.length).toBeLessThanOrEqual(MAX_WORDS);
-  expect(page('README.md').split('\n').length).toBeLessThanOrEqual(150);
-  expect(page('docs/add-a-dataset.md').split('\n').length).toBeLessThanOrEqual(120);
-});
-
-interface Node {
-  readonly type: string;
-  readonly start: number;
-  readonly end: number;
-}
-
-function functionsOf(text: string): { line: number; lines: number }[] {
-  const found: { line: number; lines: number }[] = [];
-  const lineAt = (offset: number) => text.slice(0, offset).split('\n').length;
-  const visit = (value: unknown): void => {
-    if (Array.isArray(value)) {
-      for (const each of value) visit(each);
-      return;
-    }
-    if (typeof value !== 'object' || value === null) return;
-    const { type, start, end } = value as Node;
-    if (/^(FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(type)) {
-      found.push({ line: lineAt(start), lines: text.slice(start, end).split('\n').length });
-    }
-    for (const each of Object.values(value)) visit(each);
-  };
-  visit(parseAst(text, { lang: 'ts' }).body);
   return found;
 }

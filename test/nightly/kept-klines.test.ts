@@ -1,0 +1,298 @@
+/**
+ * Klines from kept ones against the same klines from rows, bit for bit: two databases hold the same trades, and one of them
+ * holds kept klines of most days. Kept klines that nothing proves lie among the others.
+ */
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
+import type { Range } from '../../shared/ranges.ts';
+import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
+import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
+import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
+import { keepKlines, keepSharedKlines } from '../support/kept-klines.ts';
+import type { AnyTrade, Kline } from '../support/kline-oracle.ts';
+import { DAY_MS, round } from '../support/load-rows.ts';
+import { type FileDay, loadFileDays } from '../support/load-trades.ts';
+import { SEED } from '../support/seed.ts';
+import { type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+
+const NOW = Date.parse('2024-03-16T12:00:00Z');
+const [A, B, C] = ['a', 'b', 'c'].map((letter) => datasetOf(`exchange_${letter}_spot_trades`));
+const DATASETS = [A, B, C];
+type Mode = 'native' | 'aligned_1s';
+const MODES: readonly Mode[] = ['native', 'aligned_1s'];
+
+/** After the day without kept klines come five runs of time, more than a statement compares one by one. */
+const KEYS = ['01', '02', '04', '05', '06', '07', '09', '11', '13', '15'].map((day) => `2024-03-${day}`);
+/** Days of which nothing is proved, and kept klines are left over. */
+const LEFT_OVER = ['2024-03-03', '2024-03-08', '2024-03-12'];
+/** Proved, and no klines are kept of it. */
+const UNKEPT = '2024-03-05';
+
+/** The days of B whose klines two partitions share in the revisions that are proved. */
+const SHARED: readonly string[] = ['2024-03-01', '2024-03-04'];
+
+/** Prices and quantities that sums of doubles, or of integers of 1e-8, get wrong. */
+const HARD: readonly Partial<AnyTrade>[] = [
+  { price: 4000.25, quantity: 0.2 },
+  { price: 0.30000000000000004, quantity: 1 },
+  { price: 12345.678901234567, quantity: 1.2345678901234567 },
+  { price: 40000000.12345678, quantity: 30000000.87654321 },
+  { price: 1e-8, quantity: 1e-8 },
+  { price: 67000, quantity: 5000.00000001 },
+];
+
+/** Trades of a file day, crowded at both of its ends. The order of ids is nearly that of the times. */
+function dayOf(dataset: DatasetDefinition, key: string, index: number): FileDay {
+  const random = seededRandom(SEED + 100 * dataset.number + index);
+  const { fromMs, toMs } = windowOf(dataset, key);
+  const times = Array.from({ length: 350 }, () => {
+    const [share, near] = [random(), random() * 3_600_000];
+    const far = random() * DAY_MS;
+    return Math.floor(share < 0.3 ? fromMs + near : share < 0.6 ? toMs - near - 1 : fromMs + Math.min(far, DAY_MS - 1));
+  }).sort((a, b) => a - b);
+  const firstId = dataset.offset.unique ? 1000 * (index + 1) : 1;
+  const trades = times.map((timestamp, at): AnyTrade => {
+    const price = round(40_000 + 500 * Math.sin(at / 50) + random() * 10, random() < 0.9 ? 2 : 8);
+    const trade = {
+      trade_id: firstId + (at ^ 1),
+      timestamp,
+      price,
+      quantity: round(random() * 0.5 + 1e-5, random() < 0.9 ? 5 : 8),
+      is_buyer_maker: random() < 0.5 ? (0 as const) : (1 as const),
+    };
+    return { ...trade, ...(at % 41 === 0 ? HARD[Math.floor(at / 41) % HARD.length] : {}) };
+  });
+  return { key, trades };
+}
+
+const WORLDS = new Map(DATASETS.map((dataset) => [dataset, KEYS.map((key, index) => dayOf(dataset, key, index))]));
+const dayWithKey = (dataset: DatasetDefinition, key: string) => WORLDS.get(dataset)!.find((day) => day.key === key)!;
+
+/** SQL that makes kept klines unlike what the rows give. */
+const SPOIL = `open = open + 1e6, high = high + 1e6, volume = volume + 1e6, quantity_total = quantity_total + 1000000`;
+
+interface Side {
+  readonly env: TestEnv;
+  readonly serving: Serving;
+}
+
+let kept: Side;
+let plain: Side;
+
+async function sideOf(): Promise<Side> {
+  const env = await createMigratedEnv();
+  for (const dataset of DATASETS) await loadFileDays(env.databaseUrl, dataset, WORLDS.get(dataset)!);
+  return { env, serving: await startServing({ databaseUrl: env.databaseUrl, now: () => NOW }) };
+}
+
+async function keepAll({ databaseUrl }: TestEnv): Promise<void> {
+  for (const dataset of DATASETS) {
+    const days = WORLDS.get(dataset)!;
+    const leftOver = LEFT_OVER.map((key, index) => dayOf(dataset, key, 50 + index));
+    await keepKlines(databaseUrl, dataset, [...days, ...leftOver]);
+    for (const key of [UNKEPT, ...LEFT_OVER]) {
+      const { fromMs, toMs } = windowOf(dataset, key);
+      for (const table of [KLINE_TABLES.native, KLINE_TABLES.aligned]) {
+        await execute(
+          databaseUrl,
+          `update ${table} set ${SPOIL} where dataset_id = ${dataset.number} and start_ms >= ${fromMs} and start_ms < ${toMs}`,
+        );
+      }
+    }
+    await execute(databaseUrl, `update partitions set klines_sha256 = null where partition_key = '${UNKEPT}'`);
+  }
+  const pair = (...keys: [string, string]) => keys.map((key) => dayWithKey(B, key)) as [FileDay, FileDay];
+  await keepSharedKlines(databaseUrl, B, [
+    { days: pair('2024-03-01', '2024-03-02') },
+    { days: pair('2024-03-04', '2024-03-05') },
+    { days: pair('2024-03-05', '2024-03-06'), revisions: [2, 1] },
+    { days: pair('2024-03-06', '2024-03-07'), revisions: [1, 2] },
+  ]);
+  await execute(databaseUrl, `update ${KLINE_TABLES.shared} set ${SPOIL} where first_revision + second_revision > 2`);
+}
+
+const SIZES: readonly (number | string)[] = [
+  ...[1, 7, 60, 90, 420, 3600, 86_399, 100_000, 2_678_400],
+  ...['2m', '5m', '7m', '15m', '30m', '1h', '2h', '4h', '6h', '8h', '12h', '1d', '2d', '1w'],
+];
+
+const pathOf = (dataset: DatasetDefinition) => `/v1/historical/${dataset.trades!.klinesPath}`;
+const ask = ({ serving }: Side, dataset: DatasetDefinition, body: object) =>
+  serving.send({ path: pathOf(dataset), body: JSON.stringify(body) });
+
+/** All klines from rows, by dataset, mode and size: the values that filters compare with. */
+const all = new Map<string, readonly Kline[]>();
+const nameOf = (dataset: DatasetDefinition, mode: Mode, size: number | string) => `${dataset.key} ${mode} ${size}`;
+
+beforeAll(async () => {
+  [kept, plain] = await Promise.all([sideOf(), sideOf()]);
+  await keepAll(kept.env);
+  for (const dataset of DATASETS) {
+    for (const mode of MODES) {
+      for (const kline_size of SIZES) {
+        const { json } = await ask(plain, dataset, { mode, kline_size });
+        all.set(nameOf(dataset, mode, kline_size), json.rows);
+      }
+    }
+  }
+}, 120_000);
+afterAll(async () => {
+  for (const side of [kept, plain]) {
+    await side.serving[Symbol.asyncDispose]();
+    await side.env[Symbol.asyncDispose]();
+  }
+});
+
+async function compare(dataset: DatasetDefinition, body: object): Promise<void> {
+  const [found, expected] = await Promise.all([ask(kept, dataset, body), ask(plain, dataset, body)]);
+  expect([found.status, found.json.code]).toEqual([expected.status, expected.json.code]);
+  expect(found.json.rows).toEqual(expected.json.rows);
+  expect(found.json.warnings).toEqual(expected.json.warnings);
+}
+
+const days = fc
+  .integer({ min: -2, max: 15 })
+  .map((day) => new Date(Date.parse('2024-03-01') + day * DAY_MS).toISOString().slice(0, 10));
+
+const windows: fc.Arbitrary<object> = fc.oneof(
+  fc.tuple(days, days).map(([a, b]) => (a < b ? { start_date: a, end_date: b } : { start_date: b, end_date: a })),
+  days.map((start_date) => ({ start_date })),
+  days.map((end_date) => ({ end_date })),
+  fc.integer({ min: 1, max: 2500 }).map((n_latest_rows) => ({ n_latest_rows })),
+  fc.record({ n_random_rows: fc.integer({ min: 1, max: 300 }), random_seed: fc.nat() }),
+  fc.constant({}),
+);
+
+/** A value that occurs, or nearly. */
+function clauses(mode: Mode, klines: readonly Kline[]) {
+  return fc.constantFrom(...KLINE_FIELDS[mode].map(({ name }) => name)).chain((field) => {
+    const cell = fc.constantFrom(...klines.map((kline) => kline[field]));
+    const shifted = (text: string, ms: number) => new Date(Date.parse(text) + ms).toISOString();
+    const value =
+      field === 'datetime'
+        ? fc.tuple(cell, fc.integer({ min: -1, max: 1 })).map(([text, ms]) => shifted(text as string, ms))
+        : cell;
+    return fc.record({ field: fc.constant(field), op: fc.constantFrom('eq', 'ne', 'gt', 'gte', 'lt', 'lte'), value });
+  });
+}
+
+function requests(dataset: DatasetDefinition, mode: Mode): fc.Arbitrary<object> {
+  const names = KLINE_FIELDS[mode].map(({ name }) => name);
+  return fc.tuple(fc.constantFrom(...SIZES), windows).chain(([kline_size, window]) => {
+    const klines = all.get(nameOf(dataset, mode, kline_size))!;
+    return fc
+      .record({
+        fields: fc.option(fc.shuffledSubarray(names, { minLength: 1 }), { nil: undefined }),
+        filters: fc.option(fc.array(clauses(mode, klines), { maxLength: 2 }), { nil: undefined }),
+      })
+      .map((rest) => ({ mode, kline_size, ...window, ...rest }));
+  });
+}
+
+const CASES = DATASETS.flatMap((dataset) => MODES.map((mode) => [dataset.key, mode] as const));
+
+describe('with kept klines and without them the answers are equal', () => {
+  test.each(CASES)('%s, %s: every size, with all columns', async (key, mode) => {
+    for (const kline_size of SIZES) await compare(datasetOf(key), { mode, kline_size });
+  });
+
+  test.each(CASES)('%s, %s: any size, window, fields and filters', async (key, mode) => {
+    const dataset = datasetOf(key);
+    await fc.assert(
+      fc.asyncProperty(requests(dataset, mode), (body) => compare(dataset, body)),
+      { numRuns: 60 },
+    );
+  });
+});
+
+describe('kept klines are what is read', () => {
+  /** Runs `check` while the highest price of all kept klines is negative, which no price is. */
+  async function whileNegative(check: () => Promise<void>): Promise<void> {
+    const tables = Object.values(KLINE_TABLES);
+    const negate = () =>
+      execute(kept.env.databaseUrl, tables.map((table) => `update ${table} set high = -high`).join('; '));
+    await negate();
+    try {
+      await check();
+    } finally {
+      await negate();
+    }
+  }
+
+  const UNIT_MS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: 3_600_000, d: DAY_MS, w: 7 * DAY_MS };
+  const lengthOf = (size: number | string) =>
+    typeof size === 'number' ? size * 1000 : Number(size.slice(0, -1)) * UNIT_MS[size.slice(-1)];
+
+  /** Whether the kline comes from kept ones: every proved file day that it is of has them, or two days share it. */
+  function isKept(dataset: DatasetDefinition, mode: Mode, sizeMs: number, start: string, window: Range): boolean {
+    if (sizeMs % 60_000 !== 0) return false;
+    const from = Date.parse(start);
+    const to = from + sizeMs;
+    const isShared = dataset === B && mode === 'native' && sizeMs === DAY_MS;
+    if (isShared && SHARED.includes(start.slice(0, 10)) && window.from <= from && to <= window.to) return true;
+    return KEYS.filter((key) => key === UNKEPT).every((key) => {
+      const { fromMs, toMs } = windowOf(dataset, key);
+      return Math.max(fromMs, from, window.from) >= Math.min(toMs, to, window.to);
+    });
+  }
+
+  test.each(CASES)('%s, %s: wherever there are kept ones, and nowhere else', async (key, mode) => {
+    const dataset = datasetOf(key);
+    await whileNegative(async () => {
+      for (const kline_size of SIZES) {
+        for (const [first, last] of [
+          ['01', '16'],
+          ['04', '05'],
+          ['06', '06'],
+        ]) {
+          const [start_date, end_date] = [`2024-03-${first}`, `2024-03-${last}`];
+          const window = { from: Date.parse(start_date), to: Date.parse(end_date) + DAY_MS };
+          const body = { mode, kline_size, start_date, end_date, fields: ['datetime', 'high'] };
+          const { rows } = (await ask(kept, dataset, body)).json;
+          const fromKept = rows.filter((row: Kline) => (row.high as number) < 0).map((row: Kline) => row.datetime);
+          const expected = rows
+            .map((row: Kline) => row.datetime as string)
+            .filter((start: string) => isKept(dataset, mode, lengthOf(kline_size), start, window));
+          expect([kline_size, start_date, fromKept]).toEqual([kline_size, start_date, expected]);
+        }
+      }
+    });
+  });
+
+  test('also the newest and random ones', async () => {
+    await whileNegative(async () => {
+      for (const window of [{ n_latest_rows: 3 }, { n_random_rows: 3, random_seed: 4 }]) {
+        const days = await ask(kept, A, { kline_size: '1d', fields: ['datetime', 'high'], ...window });
+        expect(days.json.rows.length).toBe(3);
+        for (const { datetime, high } of days.json.rows) expect(high < 0).toBe(!datetime.startsWith(UNKEPT));
+      }
+    });
+  });
+
+  test('a lost one is noticed, and its partition is to be recounted', async () => {
+    const { databaseUrl } = kept.env;
+    for (const [mode, table] of [
+      ['native', KLINE_TABLES.native],
+      ['aligned_1s', KLINE_TABLES.aligned],
+    ] as const) {
+      const of = `dataset_id = 1 and size_s = 3600 and start_ms >= ${Date.parse('2024-03-06')} and start_ms < ${Date.parse('2024-03-07')}`;
+      await execute(
+        databaseUrl,
+        `create table saved as select * from ${table} where ${of} limit 1;
+        delete from ${table} k using saved s where k.dataset_id = s.dataset_id and k.size_s = s.size_s and k.start_ms = s.start_ms`,
+      );
+      const answer = await ask(kept, A, { mode, kline_size: '1h' });
+      expect([answer.status, answer.json.code]).toEqual([503, 'HISTORICAL_RUNTIME_ERROR']);
+      const { rows } = await execute(databaseUrl, 'select partition_key from recount_requests');
+      expect(rows).toEqual([{ partition_key: '2024-03-06' }]);
+      await execute(
+        databaseUrl,
+        `insert into ${table} select * from saved; drop table saved; truncate recount_requests`,
+      );
+      await compare(A, { mode, kline_size: '1h' });
+    }
+  });
+});

@@ -1,0 +1,253 @@
+/**
+ * The lake as processes: killed at any instant it leaves whole files that its manifests describe, and the next run goes on; the
+ * command follows real days, revisions and quarantines.
+ */
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { readFile, symlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import type { RootManifest } from '../../serving/lake/format.ts';
+import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
+import { ROOT } from '../support/command.ts';
+import { expectServed, faultsOf, filesIn, rootOf, writeLake } from '../support/lake.ts';
+import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { sequence } from '../support/proof-log.ts';
+import { openDuckDb } from '../support/read-parquet.ts';
+import { SEED } from '../support/seed.ts';
+import { eventually, OWN_MATRIX, startServing } from '../support/serving.ts';
+import { execute, rolesOf } from '../support/stack.ts';
+import { createWorldsEnv } from '../support/worlds-env.ts';
+
+const KILLS = 14;
+const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+
+/** The process that writes a lake, as the command starts it. */
+function spawnLake(databaseUrl: string, folder: string) {
+  const child = spawn(process.execPath, [join(ROOT, 'serving/lake/lake-main.ts'), '--stdin'], {
+    env: { PATH: process.env.PATH, NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/tidemark-compile') },
+    stdio: ['pipe', 'ignore', 'inherit'],
+  });
+  child.stdin!.end(
+    JSON.stringify({
+      cwd: ROOT,
+      parent: process.pid,
+      settings: {
+        SVC_DATABASE_URL: rolesOf(databaseUrl).export,
+        SVC_INTERNAL_API_KEY: 'none',
+        SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+        SVC_LOG_LEVEL: 'error',
+        SVC_STATE_DIR: `${folder}-state`,
+        SVC_LAKE_FOLDER: folder,
+      },
+    }),
+  );
+  return child;
+}
+
+/** Digests that the manifests of a moment give for a path of rows. */
+async function digestsOf(folder: string, path: string): Promise<(string | undefined)[]> {
+  const json = async <T>(name: string) => JSON.parse(await readFile(join(folder, name), 'utf8').catch(() => '{}')) as T;
+  const root = await json<Partial<RootManifest>>('_manifest.json');
+  const beside = await json<{ sha256?: string }>(path.replace('rows.parquet', '_manifest.json'));
+  return [root.files?.find((file) => file.path === path)?.sha256, beside.sha256];
+}
+
+/** Reads the lake as a stranger does: each file of rows is whole and has a digest of its manifests. @returns files looked at */
+async function look(folder: string): Promise<number> {
+  let looked = 0;
+  for (const path of await filesIn(folder).catch(() => [])) {
+    if (!path.endsWith('.parquet')) continue;
+    const before = await digestsOf(folder, path);
+    const bytes = await readFile(join(folder, path)).catch(() => undefined);
+    if (!bytes) continue;
+    const after = await digestsOf(folder, path);
+    if (![...before, ...after].includes(sha256(bytes))) throw new Error(`${path} is of no manifest`);
+    if (bytes.toString('latin1', bytes.length - 4) !== 'PAR1') throw new Error(`${path} is half a file`);
+    looked++;
+  }
+  return looked;
+}
+
+test(`killed ${KILLS} times while files are written, replaced and removed`, async () => {
+  await using env = await createWorldsEnv();
+  const folder = join(env.dir, 'lake');
+  let random = SEED;
+  const draw = (below: number) => {
+    random = (random * 1_103_515_245 + 12_345) % 2 ** 31;
+    return random % below;
+  };
+  using duck = await openDuckDb();
+  let looked = 0;
+  for (let kill = 0; kill < KILLS; kill++) {
+    const child = spawnLake(env.databaseUrl, folder);
+    const ended = once(child, 'exit');
+    // A start takes some 300 ms, the writing 2 to 3 s.
+    const until = performance.now() + 250 + draw(2500);
+    while (performance.now() < until && child.exitCode === null) {
+      looked += await look(folder);
+      await delay(5);
+    }
+    child.kill('SIGKILL');
+    const [exit] = await ended;
+    expect(exit ?? 0, 'the writer failed').toBe(0);
+    looked += await look(folder);
+    const listed = (await filesIn(folder).catch(() => [])).filter((path) => path.endsWith('.parquet'));
+    if (listed.length > 0) {
+      const [[rows]] = await duck.texts(
+        `select count(*) from read_parquet('${folder}/**/*.parquet', union_by_name = true)`,
+      );
+      expect(Number(rows)).toBeGreaterThan(0);
+    }
+    // Some of what is there has to be written again.
+    await execute(
+      env.databaseUrl,
+      `update partitions set attempt = attempt + 1 where state = 'proved'
+      and hashtext(partition_key || '${kill}') % 3 = 0`,
+    );
+  }
+  expect(looked).toBeGreaterThan(KILLS);
+  const report = await writeLake({ databaseUrl: env.databaseUrl, folder });
+  expect(report.failed).toEqual([]);
+  expect(await faultsOf(folder)).toEqual([]);
+  const calm = join(env.dir, 'calm');
+  await writeLake({ databaseUrl: env.databaseUrl, folder: calm });
+  const rowsOf = async (of: string) => (await rootOf(of)).files.map(({ path, sha256: digest }) => [path, digest]);
+  expect(await rowsOf(folder)).toEqual(await rowsOf(calm));
+  // As DuckDB reads it, every cell of every file is what the service answers.
+  await using serving = await startServing({ databaseUrl: env.databaseUrl });
+  expect(await expectServed(folder, duck, serving)).toBe(report.rows);
+});
+
+test('the command writes, follows, and obeys; `check` holds its files against the proof log', async () => {
+  await using system = await System.create();
+  const folder = join(system.env.dir, 'lake');
+  const own = { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
+  const days = ['2024-01-01', '2024-01-02', '2024-01-03'];
+  const put = async (index: number, rows: number) => {
+    const text = csvOf({ day: days[index], firstId: 1 + index * 1000, seed: rows, rows, timeUnit: 'ms' });
+    await writeDocument(system.vendor, days[index], text);
+  };
+  const dates = async () => [...new Set((await rootOf(folder)).files.map((file) => `${file.date} r${file.revision}`))];
+  await put(0, 100);
+  expect((await system.backfill(days[0], days[0])).exit).toBe(0);
+  await sequence(system.env);
+  const once = await system.run(['lake', '--to', folder], own);
+  expect(once.json, once.stderr).toMatchObject({ command: 'lake', ok: true, folder, files: 2, written: 2, change: 1 });
+  expect(await dates()).toEqual(['2024-01-01 r1']);
+  const checked = await system.run([
+    'check',
+    join(folder, `dataset=${DATASET}/mode=native/date=${days[0]}/_manifest.json`),
+    '--log',
+    join(system.env.dir, 'state', 'proof-log'),
+  ]);
+  expect(checked.exit, checked.stderr + checked.stdout).toBe(0);
+
+  const following = system.begin(['lake', '--to', folder, '--follow'], own);
+  try {
+    await put(1, 50);
+    await put(2, 60);
+    expect((await system.backfill(days[1], days[2])).exit).toBe(0);
+    await sequence(system.env);
+    await eventually(async () => (await dates()).length === 3, 'three days');
+    const isFirst = ({ date, mode }: { date: string; mode: string }) => date === days[0] && mode === 'native';
+    const before = (await rootOf(folder)).files.find(isFirst);
+    await put(1, 70);
+    expect((await system.reingest(days[1], days[1], 'republished')).exit).toBe(0);
+    await sequence(system.env);
+    await eventually(async () => (await dates()).includes('2024-01-02 r2'), 'the revision');
+    await system.rows(`update ${DATASET} set price = price + 1 where trade_id = 2001`);
+    expect((await system.run(['verify', DATASET])).exit).toBe(1);
+    // Withdrawn rows go before their leaf has an index.
+    await eventually(async () => (await dates()).length === 2, 'the quarantine');
+    await sequence(system.env);
+    await eventually(async () => (await rootOf(folder)).change === 5, 'the last change');
+    expect(await dates()).toEqual(['2024-01-01 r1', '2024-01-02 r2']);
+    expect((await rootOf(folder)).files.find(isFirst)).toEqual(before);
+    const second = await system.run(['lake', '--to', folder], own);
+    expect([second.exit, second.json.error.code]).toEqual([3, 'LAKE_HELD']);
+    const forgets = await system.run(['lake', '--to', folder, '--forget']);
+    expect([forgets.exit, forgets.json.error.code]).toEqual([3, 'LAKE_HELD']);
+  } finally {
+    following.stop();
+  }
+  const { exit, json } = await following.done;
+  expect([exit, json.ok, json.replaced]).toEqual([0, true, 2]);
+  expect(await faultsOf(folder)).toEqual([]);
+  const { lakes } = (await system.run(['status'])).json;
+  expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
+  // A lake whose folder was deleted stayed in `status` and metrics for good.
+  const forget = (to: string, ...more: string[]) => system.run(['lake', '--to', to, '--forget', ...more]);
+  for (const more of ['--follow', '--synthetic']) {
+    const { exit: code, json: answer } = await forget(folder, more);
+    expect([code, answer.error.message]).toEqual([2, expect.stringContaining('it takes neither')]);
+  }
+  const link = join(system.env.dir, 'link');
+  await symlink(system.env.dir, link);
+  const forgotten = await forget(join(link, 'lake'));
+  expect([forgotten.exit, forgotten.json]).toEqual([0, { command: 'lake', ok: true, folder, forgotten: true }]);
+  expect((await system.run(['status'])).json.lakes).toEqual([]);
+  expect(await dates()).toEqual(['2024-01-01 r1', '2024-01-02 r2']);
+  const unknown = await forget(folder);
+  expect([unknown.exit, unknown.json.error.message]).toEqual([2, `No lake of ${folder} is on record`]);
+  const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
+  expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
+});
+
+// The lake stated the change of a day that was proved after it had read what to write, and never wrote that day.
+test('a day that is proved while the lake waits for the signature of another is written, too', async () => {
+  await using system = await System.create();
+  const folder = join(system.env.dir, 'lake');
+  const days = ['2024-01-01', '2024-01-02', '2024-01-03'];
+  for (const [index, day] of days.entries()) {
+    const text = csvOf({ day, firstId: 1 + index * 1000, seed: 1, rows: 30, timeUnit: 'ms' });
+    await writeDocument(system.vendor, day, text);
+  }
+  expect((await system.backfill(days[0], days[0])).exit).toBe(0);
+  await sequence(system.env);
+  const following = system.begin(['lake', '--to', folder, '--follow'], { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX });
+  const dates = async () => [...new Set((await rootOf(folder)).files.map(({ date }) => date))];
+  try {
+    await eventually(async () => (await dates().catch(() => [])).length === 1, 'the first day');
+    // As a sequencer that is at work: what has no index yet is waited for.
+    await system.rows(`select pg_advisory_lock(${PROOF_LOG_LOCK}, 4711)`);
+    expect((await system.backfill(days[1], days[1])).exit).toBe(0);
+    const waits = `select 1 from pg_stat_activity where datname = current_database() and application_name = 'tidemark lake'
+      and query like '%signed_size%'`;
+    await eventually(async () => (await system.rows(waits)).length > 0, 'the lake waits');
+    expect((await system.backfill(days[2], days[2])).exit).toBe(0);
+    await sequence(system.env);
+    await eventually(async () => (await rootOf(folder)).change === 3, 'the last change');
+    expect(await dates()).toEqual(days);
+  } finally {
+    following.stop();
+    await following.done;
+  }
+});
+
+test('`up` keeps the lake of its setting', async () => {
+  await using system = await System.create();
+  const folder = join(system.env.dir, 'lake');
+  await writeDocument(
+    system.vendor,
+    '2024-01-01',
+    csvOf({ day: '2024-01-01', firstId: 1, seed: 1, rows: 30, timeUnit: 'ms' }),
+  );
+  const own = { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX, SVC_LAKE_FOLDER: folder };
+  const up = system.start(['up', '--http-port', '0'], { ...own, SVC_INTERNAL_API_KEY: 'a-key', SVC_SAMPLE: 'false' });
+  try {
+    expect((await system.backfill('2024-01-01', '2024-01-01')).exit).toBe(0);
+    const files = () =>
+      rootOf(folder).then(
+        (root) => root.files.length,
+        () => 0,
+      );
+    await eventually(async () => (await files()) === 2, 'the day in the lake');
+  } finally {
+    up.child.kill('SIGTERM');
+    await up.done;
+  }
+  expect(await faultsOf(folder)).toEqual([]);
+});

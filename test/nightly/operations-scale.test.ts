@@ -1,0 +1,149 @@
+/**
+ * More than one of each, as far as one machine allows: three nats-servers of which one is killed during a backfill, two
+ * projectors of which one works, two processes that serve.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { expect, test } from 'vitest';
+import { PROJECTOR_LOCK } from '../../shared/db/connect.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { type Json, ROOT } from '../support/command.ts';
+import { startCluster } from '../support/nats-cluster.ts';
+import { csvOf, DATASET, dayNames, documentPath, readLog, System, writeDocument } from '../support/pipeline.ts';
+import { OWN_MATRIX } from '../support/serving.ts';
+import { oneNatsAccount } from '../support/stack.ts';
+import { startVendorServer } from '../support/vendor-server.ts';
+
+const DAYS = dayNames('2024-06-01', 6);
+const ROWS = 5000;
+const STREAM_BYTES = 1 << 28;
+const KEY = 'key-of-the-scale-test';
+
+test('a node of the cluster is killed in a backfill: nothing is lost; a projector takes over from one that dies', async () => {
+  await using system = await System.create();
+  const program = system.env.natsServer;
+  if (program === undefined) return; // Servers in Docker: no program to run three of.
+  await using cluster = await startCluster(program, join(system.env.dir, 'cluster'));
+  for (const [index, day] of DAYS.entries()) {
+    const content = { day, rows: ROWS, seed: index + 1, firstId: 1 + index * ROWS, timeUnit: 'ms' } as const;
+    await writeDocument(system.vendor, day, csvOf(content));
+  }
+  // The third day is slow to come: the node is killed between two days.
+  await using vendor = await startVendorServer(system.vendor);
+  vendor.fail(documentPath(DAYS[2]), { kind: 'stall', times: 1 });
+  const env = {
+    SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
+    SVC_SOURCE_TIMEOUT_SECONDS: '4',
+    ...oneNatsAccount(cluster.url),
+    SVC_STREAM_REPLICAS: '3',
+    SVC_STREAM_MAX_BYTES: String(STREAM_BYTES),
+  };
+  const args = ['backfill', DATASET, '--from', DAYS[0], '--to', DAYS[4]];
+  const running = system.start(args, env);
+  let early: string | undefined;
+  void running.done.then(({ stderr }) => {
+    early = stderr;
+  });
+  const proved = async () =>
+    (await system.rows<{ n: string }>(`select count(*) n from partitions where state = 'proved'`))[0].n;
+  await expect.poll(async () => early ?? Number(await proved().catch(() => 0))).toBe(2);
+  const { leader, replicas } = await streamOf(cluster.url);
+  expect(replicas).toBe(3);
+  await cluster.kill(leader);
+  const { exit, json, stderr } = await running.done;
+  expect([exit, json?.proved], stderr).toEqual([0, 5]);
+
+  cluster.start(leader);
+
+  // Two of each: the second projector starts when the first one projects.
+  await using first = startProjector(system, cluster.url);
+  const holder = async () => (await projectors(system))[DATASET];
+  await expect.poll(holder).toBeDefined();
+  const active = await holder();
+  await using _second = startProjector(system, cluster.url);
+  await using one = await startServing(system);
+  await using two = await startServing(system);
+  expect(await Promise.all([rowsOf(one.url), rowsOf(two.url)])).toEqual([5 * ROWS, 5 * ROWS]);
+  expect(await holder()).toBe(active);
+  first.child.kill('SIGKILL');
+  await expect.poll(async () => (await holder()) ?? active).not.toBe(active);
+  const last = await system.run(['backfill', DATASET, '--from', DAYS[5], '--to', DAYS[5]], env);
+  expect([last.json?.error ?? last.json?.units[0].reason, last.exit], last.stderr).toEqual([undefined, 0]);
+  expect(await Promise.all([rowsOf(one.url), rowsOf(two.url)])).toEqual([6 * ROWS, 6 * ROWS]);
+  // Every message once, every row what the log says, the node that came back included.
+  const log = await readLog(cluster.url);
+  expect(new Set(log.map(({ subject }) => subject)).size).toBe(log.length);
+  expect(log.filter(({ manifest }) => manifest)).toHaveLength(6);
+  const deep = await system.run(['verify', DATASET, '--deep'], env);
+  const faults = deep.json.units.filter(({ state }: Json) => state !== 'proved');
+  expect([faults, deep.exit, deep.json.units.length]).toEqual([[], 0, 6]);
+});
+
+async function streamOf(url: string): Promise<{ leader: string; replicas: number }> {
+  await using connection = await connectNats(url, 'test', {});
+  const info = await (await jetstreamManager(connection)).streams.info(DATASET);
+  return { leader: info.cluster!.leader!, replicas: info.config.num_replicas };
+}
+
+/** Server processes of the connections that hold the projectors' locks, by dataset. */
+async function projectors(system: System): Promise<Record<string, number>> {
+  const rows = await system.rows<Json>(
+    `select d.key, l.pid from pg_locks l join datasets d on d.dataset_id = l.objid::int4
+     where l.locktype = 'advisory' and l.classid = $1 and l.granted
+       and l.database = (select oid from pg_database where datname = current_database()) order by 1`,
+    [PROJECTOR_LOCK],
+  );
+  return Object.fromEntries(rows.map(({ key, pid }) => [key, pid]));
+}
+
+/** A process of ours with its options on standard input, killed when it is not needed any more. */
+function startOurs(module: string, args: readonly string[], order: object): { child: ChildProcess } & AsyncDisposable {
+  const child = spawn(process.execPath, [join(ROOT, module), ...args], { stdio: ['pipe', 'pipe', 'inherit'] });
+  child.stdin.end(JSON.stringify({ cwd: ROOT, parent: process.pid, ...order }));
+  return {
+    child,
+    async [Symbol.asyncDispose]() {
+      if (child.exitCode === null && child.signalCode === null) {
+        child.kill('SIGKILL');
+        await once(child, 'exit');
+      }
+    },
+  };
+}
+
+const startProjector = (system: System, natsUrl: string) =>
+  startOurs('pipelines/projector/main.ts', [], {
+    databaseUrl: system.env.databaseUrl,
+    natsUrl,
+    datasets: [DATASET],
+    settings: { SVC_STREAM_REPLICAS: '3', SVC_STREAM_MAX_BYTES: String(STREAM_BYTES), SVC_LOG_LEVEL: 'error' },
+  });
+
+async function startServing(system: System): Promise<{ url: string } & AsyncDisposable> {
+  const ours = startOurs('serving/main.ts', ['--stdin'], {
+    settings: {
+      SVC_DATABASE_URL: system.env.databaseUrl,
+      SVC_INTERNAL_API_KEY: KEY,
+      SVC_HTTP_PORT: '0',
+      SVC_LOG_LEVEL: 'error',
+      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    },
+  });
+  const [line] = await once(ours.child.stdout!, 'data');
+  return Object.assign(ours, { url: JSON.parse(line.toString()).url as string });
+}
+
+async function rowsOf(url: string): Promise<number> {
+  const response = await fetch(`${url}/v1/raw/query`, {
+    method: 'POST',
+    headers: { 'X-API-Key': KEY },
+    body: JSON.stringify({
+      sources: [DATASET],
+      fields: ['trade_id'],
+      time_range: ['2024-06-01T00:00:00Z', '2024-06-08T00:00:00Z'],
+    }),
+  });
+  return ((await response.json()) as Json).row_count;
+}
