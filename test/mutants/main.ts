@@ -1,15 +1,18 @@
 /**
  * `npm run mutants -- --seed N --count 60`: breaks the product in small ways, one at a time, and sees whether a test turns
  * red. Works in a copy of the tree, with the changes that are not committed. Tests that import the broken file run first:
- * unit tests, then the others, the nearest by imports first. The first red test ends the trial, once it is red again and
- * green on the unbroken copy. Only a mutant that these tests let live meets all others.
+ * unit tests, then the other quick ones, then the nightly ones, the nearest by imports first. The first red test ends the
+ * trial, once it is red again and green on the unbroken copy. Only a mutant that these tests let live meets all others.
+ * The table says whether `npm test` finds a mutant, or only `npm run test:nightly`.
  *
  *   --seed N      which mutants are made (1)
  *   --count N     how many, spread evenly over the areas (60)
  *   --list        prints them and runs nothing
- *   --again FILE  the mutants of an earlier table, where the product still has their lines, instead of new ones
+ *   --again FILE  the mutants of an earlier table, where the product still has their lines, instead of new ones; each meets
+ *                 the quick test that found it then before any other
  *   --only N,..   these numbers of the list
  *   --related     survivors of the related tests are not tried on the others
+ *   --nearest N   beside unit tests, only the N nearest quick files and as many nightly ones are tried: an hour for 60
  *   --out FILE    writes the table as JSON
  */
 import { execFileSync, spawnSync } from 'node:child_process';
@@ -38,7 +41,9 @@ const AREAS: Readonly<Record<string, readonly string[]>> = {
 /** A mutant may make a run that never ends: it is ended after this many times what its files take, and a minute. */
 const RUN_LIMIT_FACTOR = 4;
 
+/** A mutant of an earlier table has the test that found it then. */
 interface Mutant extends Mutation {
+  readonly killedBy?: string;
   readonly number: number;
   readonly area: string;
   readonly file: string;
@@ -49,10 +54,11 @@ interface Mutant extends Mutation {
   readonly text: string;
 }
 
+/** Its `killedBy` is what turned red first; undefined: it lived. */
 interface Outcome extends Mutant {
-  /** What turned red first; undefined: it lived. */
-  readonly killedBy?: string;
   readonly level: 'unit' | 'related' | 'all' | 'none';
+  /** Whether a test of `npm test` or only one of `npm run test:nightly` finds it. */
+  readonly set: 'quick' | 'nightly' | 'none';
   /** Tests that were red once, or on the unbroken copy, too, and do not count. */
   readonly unsound: readonly string[];
   readonly seconds: number;
@@ -66,9 +72,12 @@ const { values } = parseArgs({
     again: { type: 'string' },
     only: { type: 'string' },
     related: { type: 'boolean', default: false },
+    nearest: { type: 'string' },
     out: { type: 'string' },
   },
 });
+
+const nearest = values.nearest === undefined ? Number.POSITIVE_INFINITY : Number(values.nearest);
 
 const tracked = execFileSync('git', ['ls-files', '--cached', '--others', '--exclude-standard'], {
   cwd: ROOT,
@@ -131,7 +140,7 @@ function startsOf(source: string, text: string): number[] {
 
 /** Those of an earlier table whose line is still there, in the file or in another of the product. */
 function mutantsAgain(table: string): Mutant[] {
-  const { outcomes } = JSON.parse(readFileSync(table, 'utf8')) as { outcomes: Mutant[] };
+  const { outcomes } = JSON.parse(readFileSync(table, 'utf8')) as { outcomes: Outcome[] };
   return outcomes.flatMap((mutant) => {
     const offset = mutant.at - mutant.start;
     for (const file of [
@@ -254,7 +263,6 @@ function attempt(copy: string, mutant: Mutant): Outcome {
   const times = recordedTimes();
   const distances = distancesTo(mutant.file);
   const tests = tracked.filter((path) => path.endsWith('.test.ts'));
-  const isUnit = (path: string) => path.startsWith('test/unit/');
   // The nearest first; of those as near, and of those that start processes, the ones that share a word of the name.
   const words = new Set(mutant.file.match(/[a-z]{3,}/g));
   const strangeness = (path: string) => (path.match(/[a-z]{3,}/g)?.some((word) => words.has(word)) ? 0 : 5);
@@ -262,22 +270,29 @@ function attempt(copy: string, mutant: Mutant): Outcome {
     ((distances.get(path) ?? 0) + strangeness(path)) * 10_000 + (times[path.slice('test/'.length)] ?? 0);
   const byCost = (a: string, b: string) => cost(a) - cost(b);
   const related = [...distances.keys()].sort(byCost);
+  const others = values.related ? [] : tests.filter((path) => !distances.has(path)).sort(byCost);
   const steps = [
-    { level: 'unit', files: related.filter(isUnit) },
-    { level: 'related', files: related.filter((path) => !isUnit(path)) },
-    { level: 'all', files: values.related ? [] : tests.filter((path) => !distances.has(path)).sort(byCost) },
-  ] as const;
+    tests.filter((path) => !isNightly(path) && mutant.killedBy?.split(':')[0] === path),
+    related.filter(isUnit),
+    related.filter((path) => !isUnit(path) && !isNightly(path)).slice(0, nearest),
+    related.filter(isNightly).slice(0, nearest),
+    others.filter((path) => !isNightly(path)),
+    others.filter(isNightly),
+  ];
   const unsound: string[] = [];
-  let level: Outcome['level'] = 'none';
-  let killedBy: string | undefined;
-  for (const step of steps) {
-    killedBy = firstCaught(copy, mutant, step.files, unsound);
+  for (const files of steps) {
+    const killedBy = firstCaught(copy, mutant, files, unsound);
     if (killedBy === undefined) continue;
-    level = step.level;
-    break;
+    const path = killedBy.split(':')[0];
+    const level = isUnit(path) ? 'unit' : distances.has(path) ? 'related' : 'all';
+    return { ...mutant, level, set: isNightly(path) ? 'nightly' : 'quick', killedBy, unsound, seconds: since(began) };
   }
-  return { ...mutant, level, killedBy, unsound, seconds: Math.round((performance.now() - began) / 1000) };
+  return { ...mutant, level: 'none', set: 'none', killedBy: undefined, unsound, seconds: since(began) };
 }
+
+const isUnit = (path: string) => path.startsWith('test/unit/');
+const isNightly = (path: string) => path.startsWith('test/nightly/');
+const since = (began: number) => Math.round((performance.now() - began) / 1000);
 
 const describe = ({ number, area, file, line, operator, from, to }: Mutant) =>
   `${String(number).padStart(3)}  ${area.padEnd(9)}  ${file}:${line}  ${operator}: ${JSON.stringify(from)} -> ${JSON.stringify(to)}`;
@@ -294,11 +309,14 @@ if (values.list) {
   for (const mutant of mutants) {
     const outcome = attempt(copy, mutant);
     outcomes.push(outcome);
-    const end = outcome.killedBy ? `${outcome.level}: ${outcome.killedBy}` : 'LIVES';
+    const end = outcome.killedBy ? `${outcome.set}, ${outcome.level}: ${outcome.killedBy}` : 'LIVES';
     console.log(`${describe(mutant)}\n     ${end} (${outcome.seconds} s)`);
     for (const red of outcome.unsound) console.log(`     red by chance: ${red}`);
     if (values.out) writeFileSync(values.out, `${JSON.stringify({ outcomes }, null, 2)}\n`);
   }
-  const killed = outcomes.filter(({ killedBy }) => killedBy).length;
-  console.log(`${killed} of ${outcomes.length} mutants found`);
+  const found = (set: Outcome['set']) => outcomes.filter((outcome) => outcome.set === set).length;
+  console.log(
+    `${found('quick') + found('nightly')} of ${outcomes.length} mutants found:` +
+      ` ${found('quick')} by quick tests, ${found('nightly')} by nightly ones alone`,
+  );
 }
