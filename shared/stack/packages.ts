@@ -46,6 +46,8 @@ export interface Recipe extends PackageList {
   readonly unused: readonly string[];
   /** Programs below `root` that must find their libraries there. */
   programs(root: string): Promise<readonly string[]>;
+  /** Adds files to `root`, which moves to `prefix` with the `libraries` below it. Another content needs another `name`. */
+  finish?(root: string, prefix: string, libraries: string): Promise<void>;
   /** Throws when a program or a library is missing. */
   smokeTest(prefix: string): Promise<void>;
 }
@@ -90,7 +92,7 @@ function folderName({ name, names }: Recipe): string {
 }
 
 /** A folder that persists and that the servers' user can enter. */
-async function chooseCacheDir(user: ServerUser): Promise<string> {
+export async function chooseCacheDir(user: ServerUser): Promise<string> {
   const own = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'tidemark');
   const candidates = [own, '/var/cache/tidemark', join(tmpdir(), `tidemark-${process.getuid?.() ?? 'cache'}`)];
   for (const dir of candidates) {
@@ -120,6 +122,7 @@ async function install(
     // Left by an installer that was killed: this process holds the lock, so no other is running.
     if (name.includes('.part-')) await rm(join(dirname(prefix), name), { recursive: true, force: true });
   }
+  const root = join(work, 'root');
   await mkdir(work, { recursive: true, mode: 0o755 });
   try {
     let failure: unknown;
@@ -129,7 +132,8 @@ async function install(
         progress(`unpacking ${recipe.what}`);
         await unpack(work, packages, recipe);
         await patchPrograms(work, prefix, recipe);
-        await rename(join(work, 'root'), prefix);
+        await recipe.finish?.(root, prefix, join(prefix, (await loaderOf(root)).libraries));
+        await rename(root, prefix);
         await recipe.smokeTest(prefix);
         await writeFile(join(prefix, 'READY'), `${packages.join('\n')}\n`);
         return;

@@ -4,17 +4,14 @@ import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.t
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { BitcoinSystem, CHAIN_KEYS } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { givenOtherDatabase } from '../support/given.ts';
 import { startChain } from '../support/regtest.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 
 const TIP = 160;
 const TRANSACTIONS = 'bitcoin_block_transactions';
 
-given(
-  process.env.TIDEMARK_TEST_DATABASE_URL !== undefined,
-  'TIDEMARK_TEST_DATABASE_URL names no other server',
-).describe('blocks in the columnstore', () => {
+givenOtherDatabase.describe('blocks in the columnstore', () => {
   let bitcoin: BitcoinSystem;
   let chain: SampleChain;
   let serving: Serving;

@@ -9,11 +9,10 @@ import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import type { Json } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 
-const OTHER = process.env.TIDEMARK_TEST_DATABASE_URL;
 const { table } = dataset.native;
 const dayOf = (index: number, seed = index): ExchangeBDay => ({
   day: `2024-03-0${index}`,
@@ -25,7 +24,7 @@ const dayOf = (index: number, seed = index): ExchangeBDay => ({
 const sumOf = (units: Json[], name: string): number => units.reduce((sum, unit) => sum + unit[name], 0);
 const DAYS = [1, 2, 3].map((index) => dayOf(index));
 
-given(OTHER === undefined, 'TIDEMARK_TEST_DATABASE_URL names another server').test(
+given(OTHER_DATABASE === undefined, 'TIDEMARK_TEST_DATABASE_URL is set: unset it').test(
   'an edition without a columnstore is named, and nothing changes',
   async () => {
     await using system = await System.create();
@@ -35,28 +34,25 @@ given(OTHER === undefined, 'TIDEMARK_TEST_DATABASE_URL names another server').te
   },
 );
 
-given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').test(
-  'a running system compacts by itself',
-  async () => {
-    await using system = await System.create();
-    const up = system.start(['up'], {
-      SVC_INTERNAL_API_KEY: 'key',
-      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
-      SVC_HTTP_PORT: '0',
-      SVC_VERIFY_INTERVAL_SECONDS: '0',
-      SVC_COLUMNSTORE_AFTER_DAYS: '0',
-    });
-    const [command, done] = ['./tidemark up (scheduled compaction)', 'done'];
-    const ended = async () => (await system.rows('select command, state from runs order by run_id desc limit 1'))[0];
-    await expect.poll(ended).toEqual({ command, state: done });
-    up.child.kill('SIGTERM');
-    expect((await up.done).exit).toBe(0);
-    const chunks = await system.rows('select 1 from timescaledb_information.chunks where is_compressed');
-    expect(chunks.length).toBeGreaterThan(0);
-  },
-);
+givenOtherDatabase.test('a running system compacts by itself', async () => {
+  await using system = await System.create();
+  const up = system.start(['up'], {
+    SVC_INTERNAL_API_KEY: 'key',
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    SVC_HTTP_PORT: '0',
+    SVC_VERIFY_INTERVAL_SECONDS: '0',
+    SVC_COLUMNSTORE_AFTER_DAYS: '0',
+  });
+  const [command, done] = ['./tidemark up (scheduled compaction)', 'done'];
+  const ended = async () => (await system.rows('select command, state from runs order by run_id desc limit 1'))[0];
+  await expect.poll(ended).toEqual({ command, state: done });
+  up.child.kill('SIGTERM');
+  expect((await up.done).exit).toBe(0);
+  const chunks = await system.rows('select 1 from timescaledb_information.chunks where is_compressed');
+  expect(chunks.length).toBeGreaterThan(0);
+});
 
-given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').describe('compacted chunks', () => {
+givenOtherDatabase.describe('compacted chunks', () => {
   let system: System;
   let serving: Serving;
   let env: Record<string, string>;

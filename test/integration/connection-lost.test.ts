@@ -142,7 +142,10 @@ function keptAlive(): { readonly ports: string; readonly ringsInMs: number }[] {
   });
 }
 
-given(isHere, 'the server’s sockets are not in /proc of this machine').test(
+given(
+  isHere,
+  'the server’s sockets are not in /proc of this machine: run the tests on Debian or Ubuntu with apt, without TIDEMARK_TEST_DATABASE_URL',
+).test(
   'both ends of every kind of connection notice within half a minute that the other is gone, where it took two hours',
   async () => {
     await using env = await createMigratedEnv();

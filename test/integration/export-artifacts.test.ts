@@ -26,6 +26,7 @@ import type { Reader } from '../../serving/read/execute/answer.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../support/artifacts.ts';
 import { writeRow } from '../support/generated-rows.ts';
+import { NO_MOUNT } from '../support/given.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
 import type { DuckDb } from '../support/read-parquet.ts';
 import type { Serving } from '../support/serving.ts';
@@ -341,7 +342,7 @@ describe('what ends the writing leaves nothing behind', () => {
       // 64 KiB hold neither file.
       execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', root], { stdio: 'ignore' });
     } catch {
-      skip('a small file system needs root to be mounted');
+      skip(NO_MOUNT);
     }
     try {
       const all = { sources: [DATASET], time_range: ['2024-03-01T00:00:00Z', '2024-03-05T00:00:00Z'] };
@@ -392,7 +393,7 @@ describe('what ends the writing leaves nothing behind', () => {
       try {
         execFileSync('mount', ['-t', 'tmpfs', '-o', 'ro,size=64k', 'tmpfs', root], { stdio: 'ignore' });
       } catch {
-        skip('root may write everywhere, and cannot mount here');
+        skip(NO_MOUNT);
       }
       try {
         const refused = files.write(body, 'csv', { directory: join(root, 'export') });

@@ -236,7 +236,7 @@ test('nobody comes in without a password, or as the system', async () => {
 test('a token, the user name of a URL without a password, opens a server for the check at the start and for connections', async ({
   skip,
 }) => {
-  skip(env.natsServer === undefined, 'the servers of the tests run in Docker');
+  skip(env.natsServer === undefined, 'nats-server runs in Docker: run the tests on Debian or Ubuntu with apt');
   const dir = await temporaryDir();
   const port = await freePort();
   const config = join(dir, 'nats.conf');

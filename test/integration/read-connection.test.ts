@@ -73,7 +73,7 @@ describe('rows of any width arrive as they were sent', () => {
     ]);
   const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
 
-  given(hasOpenssl, 'openssl is not installed').test('under TLS, in records of 16 KiB', async () => {
+  given(hasOpenssl, 'openssl is missing: apt-get install openssl').test('under TLS, in records of 16 KiB', async () => {
     const [key, cert] = ['key.pem', 'cert.pem'].map((name) => join(folder, name));
     expect(certify(key, cert).status).toBe(0);
     const secrets = { key: readFileSync(key), cert: readFileSync(cert) };

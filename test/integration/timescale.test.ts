@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { timescaleFault } from '../../shared/db/connect.ts';
 import { type Json, ROOT } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { givenOtherDatabase } from '../support/given.ts';
 import { csvOf, DATASET, dayNames, System, unitOf, writeDocument } from '../support/pipeline.ts';
 
 test.each(['2.19.0', '2.19.3', '2.29.2', '2.20.0-dev'])('TimescaleDB %s is supported', (version) => {
@@ -32,37 +32,32 @@ test("no statement reads TimescaleDB's private catalog", async () => {
   expect(reading).toEqual([]);
 });
 
-const OTHER = process.env.TIDEMARK_TEST_DATABASE_URL;
-
-given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').describe(
-  'on the server that TIDEMARK_TEST_DATABASE_URL names',
-  () => {
-    test('days are proved, replaced, verified, replayed and found sound', async () => {
-      await using system = await System.create('empty');
-      const days = dayNames('2024-05-01', 3);
-      for (const [index, day] of days.entries()) {
-        const content = { day, rows: 500, seed: index + 1, firstId: 1 + index * 500, timeUnit: 'ms' } as const;
-        await writeDocument(system.vendor, day, csvOf(content));
-      }
-      const backfilled = await system.backfill(days[0], days[2]);
-      expect([backfilled.exit, backfilled.json?.proved], backfilled.stderr).toEqual([0, 3]);
-      const digests = await system.digests();
-      const content = { day: days[1], rows: 400, seed: 9, firstId: 501, timeUnit: 'ms' } as const;
-      await writeDocument(system.vendor, days[1], csvOf(content));
-      const replaced = await system.reingest(days[1], days[1], 'other content');
-      expect([replaced.exit, unitOf(replaced.json, days[1]).state]).toEqual([0, 'proved']);
-      const after = await system.digests();
-      expect([after[days[0]], after[days[2]]]).toEqual([digests[days[0]], digests[days[2]]]);
-      expect(after[days[1]]).toMatchObject({ revision: 2, rows: '400' });
-      expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
-      const replayed = await system.run(['replay', DATASET]);
-      expect([replayed.exit, replayed.json.ok]).toEqual([0, true]);
-      expect(await system.digests()).toEqual(after);
-      const { json } = await system.run(['doctor']);
-      // A server for tests may trade durability for speed, and tests connect to it as its superuser.
-      const known = new Set(['postgres', 'roles']);
-      expect(json.checks.filter(({ check, state }: Json) => state !== 'ok' && !known.has(check))).toEqual([]);
-      expect(JSON.stringify(json)).not.toContain('timescaledb"');
-    });
-  },
-);
+givenOtherDatabase.describe('on the server that TIDEMARK_TEST_DATABASE_URL names', () => {
+  test('days are proved, replaced, verified, replayed and found sound', async () => {
+    await using system = await System.create('empty');
+    const days = dayNames('2024-05-01', 3);
+    for (const [index, day] of days.entries()) {
+      const content = { day, rows: 500, seed: index + 1, firstId: 1 + index * 500, timeUnit: 'ms' } as const;
+      await writeDocument(system.vendor, day, csvOf(content));
+    }
+    const backfilled = await system.backfill(days[0], days[2]);
+    expect([backfilled.exit, backfilled.json?.proved], backfilled.stderr).toEqual([0, 3]);
+    const digests = await system.digests();
+    const content = { day: days[1], rows: 400, seed: 9, firstId: 501, timeUnit: 'ms' } as const;
+    await writeDocument(system.vendor, days[1], csvOf(content));
+    const replaced = await system.reingest(days[1], days[1], 'other content');
+    expect([replaced.exit, unitOf(replaced.json, days[1]).state]).toEqual([0, 'proved']);
+    const after = await system.digests();
+    expect([after[days[0]], after[days[2]]]).toEqual([digests[days[0]], digests[days[2]]]);
+    expect(after[days[1]]).toMatchObject({ revision: 2, rows: '400' });
+    expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
+    const replayed = await system.run(['replay', DATASET]);
+    expect([replayed.exit, replayed.json.ok]).toEqual([0, true]);
+    expect(await system.digests()).toEqual(after);
+    const { json } = await system.run(['doctor']);
+    // A server for tests may trade durability for speed, and tests connect to it as its superuser.
+    const known = new Set(['postgres', 'roles']);
+    expect(json.checks.filter(({ check, state }: Json) => state !== 'ok' && !known.has(check))).toEqual([]);
+    expect(JSON.stringify(json)).not.toContain('timescaledb"');
+  });
+});

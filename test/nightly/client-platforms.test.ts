@@ -5,8 +5,8 @@
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CHROMIUM, openBrowser, openPage } from '../support/browser.ts';
-import { type ClientSite, EXPECTED, openClientSite, SCRIPT } from '../support/client-site.ts';
-import { given } from '../support/given.ts';
+import { type ClientSite, EXPECTED, noNode, openClientSite, SCRIPT } from '../support/client-site.ts';
+import { givenTool } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, type Serving, startServing } from '../support/serving.ts';
 
@@ -23,12 +23,12 @@ afterAll(() => site?.[Symbol.dispose]());
 describe('answers that come whole, stop coming or break off', () => {
   test.for([20, 24])('in Node %i', async (major, context) => {
     const outcomes = await site.outcomesInNode(major);
-    if (!outcomes) return context.skip(`no Node ${major} on this machine, and npm brings none`);
+    if (!outcomes) return context.skip(noNode(major));
     expect(outcomes).toEqual(EXPECTED);
   });
 });
 
-given(CHROMIUM !== undefined, 'there is no Chromium').describe('in a browser', () => {
+givenTool(CHROMIUM).describe('in a browser', () => {
   let system: System;
   let serving: Serving;
   let browser: Browser;

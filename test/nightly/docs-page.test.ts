@@ -11,11 +11,11 @@ import {
   openPage,
   tooWide,
 } from '../support/browser.ts';
-import { given } from '../support/given.ts';
+import { givenTool } from '../support/given.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
-given(CHROMIUM !== undefined, 'there is no Chromium').describe('/docs', () => {
+givenTool(CHROMIUM).describe('/docs', () => {
   let env: TestEnv;
   let serving: Serving;
   let browser: Browser;

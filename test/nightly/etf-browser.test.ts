@@ -1,5 +1,4 @@
 /** Pages that build themselves, in a real Chromium: what it then shows is read, kept and proved like any document. */
-import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -7,10 +6,11 @@ import { pageBrowser } from '../../pipelines/sources/etf/browser.ts';
 import { OPERATIONS } from '../../pipelines/sources/etf/issuers/franklin-ezbc.ts';
 import type { Json } from '../support/command.ts';
 import { dayOf, documentOf, fundOf, type IssuerServer, idOf, startIssuers } from '../support/etf.ts';
-import { given } from '../support/given.ts';
+import { givenTool } from '../support/given.ts';
 import { System } from '../support/pipeline.ts';
+import { chromium } from '../support/tools.ts';
 
-const CHROMIUM = '/usr/bin/chromium';
+const CHROMIUM = await chromium();
 
 const DAY = '2026-03-05';
 
@@ -37,7 +37,7 @@ function askingFor(issuers: IssuerServer, document: string, names: readonly stri
     for (const at of ${JSON.stringify(names.map(at))}) { ${how}; }</script></body></html>`;
 }
 
-given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () => {
+givenTool(CHROMIUM).describe('chromium', () => {
   let system: System;
   let issuers: IssuerServer;
   beforeAll(async () => {
@@ -51,7 +51,7 @@ given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () =
 
   /** None of these pages is waited for to the end: what a page waits for comes, or its network is quiet. */
   const unitsOf = async (...tickers: readonly string[]) => {
-    const browser = { SVC_BROWSER_PATH: CHROMIUM, SVC_BROWSER_TIMEOUT_SECONDS: '60' };
+    const browser = { SVC_BROWSER_PATH: CHROMIUM.path, SVC_BROWSER_TIMEOUT_SECONDS: '60' };
     const settings = { ...browser, ...issuers.settings(...tickers) };
     const { json, stderr } = await system.run(['backfill', 'etf'], settings);
     expect(json, stderr).toBeDefined();
@@ -108,7 +108,7 @@ given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () =
     issuers.show('EZBC', askingFor(issuers, good('EZBC'), without, WAIT_FOR));
     const signal = new AbortController().signal;
     // Nothing is left to come after the page but what it does not ask for.
-    await using browser = pageBrowser({ path: CHROMIUM, timeoutMs: 60_000, answersMs: 1000, signal });
+    await using browser = pageBrowser({ path: CHROMIUM.path, timeoutMs: 60_000, answersMs: 1000, signal });
     const { path, answers } = fundOf('EZBC').document;
     const url = new URL(`EZBC${path}`, issuers.url);
     await expect(browser.document(url, answers)).rejects.toMatchObject({

@@ -13,7 +13,7 @@ import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_s
 import { withLock } from '../../shared/stack/processes.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { type Json, startCommand } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { given, NO_MOUNT } from '../support/given.ts';
 import { faultsOf, filesIn, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, dayNames, digestsOf, System, writeDocument } from '../support/pipeline.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
@@ -39,7 +39,7 @@ await rm(probe, { recursive: true });
 
 const fill = (disk: string) => writeFile(join(disk, 'rest'), Buffer.alloc(512 << 20)).catch(({ code }) => code);
 
-given(canMount, 'no disk can be mounted here to be filled').describe('on a full disk', () => {
+given(canMount, NO_MOUNT).describe('on a full disk', () => {
   let disk: string;
   beforeAll(async () => {
     disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
@@ -94,90 +94,84 @@ given(canMount, 'no disk can be mounted here to be filled').describe('on a full 
   });
 });
 
-given(canMount, 'no disk can be mounted here to be filled').describe(
-  'both stores and the proof log on a full disk',
-  () => {
-    test.each([
-      ['the disk of all', ''],
-      ['the disk of the database', 'servers/postgres'],
-    ])('%s: a backfill says so, loses nothing, and goes on where there is room again', async (_, place) => {
-      await using undisturbed = await System.create();
-      const days = dayNames('2024-01-01', 3);
-      for (const [index, day] of days.entries()) {
-        const text = csvOf({ day, firstId: 1 + index * 50_000, seed: index, rows: 50_000, timeUnit: 'ms' });
-        await writeDocument(undisturbed.vendor, day, text);
-      }
-      const disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
-      await chmod(disk, 0o755);
-      const stateDir = join(disk, 'state');
-      const small = join(stateDir, place);
+given(canMount, NO_MOUNT).describe('both stores and the proof log on a full disk', () => {
+  test.each([
+    ['the disk of all', ''],
+    ['the disk of the database', 'servers/postgres'],
+  ])('%s: a backfill says so, loses nothing, and goes on where there is room again', async (_, place) => {
+    await using undisturbed = await System.create();
+    const days = dayNames('2024-01-01', 3);
+    for (const [index, day] of days.entries()) {
+      const text = csvOf({ day, firstId: 1 + index * 50_000, seed: index, rows: 50_000, timeUnit: 'ms' });
+      await writeDocument(undisturbed.vendor, day, text);
+    }
+    const disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
+    await chmod(disk, 0o755);
+    const stateDir = join(disk, 'state');
+    const small = join(stateDir, place);
+    if (place === '') {
+      await mkdir(stateDir);
+      mounted(small, 400);
+    } else {
+      // Made on another disk, because a server makes its folder for the user it runs as.
+      await (await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE }))[Symbol.asyncDispose]();
+      execFileSync('cp', ['-a', small, join(disk, 'copy')]);
+      mounted(small, 250);
+      execFileSync('cp', ['-a', `${disk}/copy/.`, small]);
+    }
+    try {
+      await using stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
+      stack.supervise();
+      const settings = {
+        SVC_DATABASE_URL: stack.databaseUrl,
+        ...natsSettings(stack),
+        SVC_STATE_DIR: stateDir,
+        SVC_EXCHANGE_A_BASE_URL: undisturbed.settings.SVC_EXCHANGE_A_BASE_URL,
+        SVC_STREAM_MAX_BYTES: String(1 << 22),
+      };
+      const backfill = (from: string, to: string) =>
+        startCommand(['backfill', DATASET, '--from', from, '--to', to], settings).done;
+      const first = await backfill(days[0], days[0]);
+      expect([first.exit, first.json?.proved], first.stderr).toEqual([0, 1]);
+      expect(await fill(small)).toBe('ENOSPC');
+      await using serving = await startServing({ databaseUrl: stack.databaseUrl });
+      const reads = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
+      for (const body of reads) expect((await serving.query({ sources: [DATASET], ...body })).status).toBe(200);
+      const full = startCommand(['backfill', DATASET, '--from', days[1], '--to', days[2]], settings);
       if (place === '') {
-        await mkdir(stateDir);
-        mounted(small, 400);
+        // The log is the first to need space.
+        const { exit, json, stderr } = await full.done;
+        expect([exit, json.units.map(({ code }: Json) => code)], stderr).toEqual([1, ['LOG_FULL', 'LOG_FULL']]);
       } else {
-        // Made on another disk, because a server makes its folder for the user it runs as.
-        await (await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE }))[Symbol.asyncDispose]();
-        execFileSync('cp', ['-a', small, join(disk, 'copy')]);
-        mounted(small, 250);
-        execFileSync('cp', ['-a', `${disk}/copy/.`, small]);
+        let said = '';
+        full.child.stderr!.on('data', (text) => {
+          said += text;
+        });
+        await eventually(() => said.includes('No space left on device'), 'it says what is wrong');
       }
-      try {
-        await using stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
-        stack.supervise();
-        const settings = {
-          SVC_DATABASE_URL: stack.databaseUrl,
-          ...natsSettings(stack),
-          SVC_STATE_DIR: stateDir,
-          SVC_EXCHANGE_A_BASE_URL: undisturbed.settings.SVC_EXCHANGE_A_BASE_URL,
-          SVC_STREAM_MAX_BYTES: String(1 << 22),
-        };
-        const backfill = (from: string, to: string) =>
-          startCommand(['backfill', DATASET, '--from', from, '--to', to], settings).done;
-        const first = await backfill(days[0], days[0]);
-        expect([first.exit, first.json?.proved], first.stderr).toEqual([0, 1]);
-        expect(await fill(small)).toBe('ENOSPC');
-        await using serving = await startServing({ databaseUrl: stack.databaseUrl });
-        const reads = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
-        for (const body of reads) expect((await serving.query({ sources: [DATASET], ...body })).status).toBe(200);
-        const full = startCommand(['backfill', DATASET, '--from', days[1], '--to', days[2]], settings);
-        if (place === '') {
-          // The log is the first to need space.
-          const { exit, json, stderr } = await full.done;
-          expect([exit, json.units.map(({ code }: Json) => code)], stderr).toEqual([1, ['LOG_FULL', 'LOG_FULL']]);
-        } else {
-          let said = '';
-          full.child.stderr!.on('data', (text) => {
-            said += text;
-          });
-          await eventually(() => said.includes('No space left on device'), 'it says what is wrong');
-        }
-        execFileSync('mount', ['-o', 'remount,size=1g', small]);
-        // A projector that lacks space tries again by itself, and the command waits for it.
-        if (place !== '') expect((await full.done).json).toMatchObject({ ok: true, proved: 2 });
-        const again = await backfill(days[0], days[2]);
-        expect([again.exit, again.json?.ok], again.stderr).toEqual([0, true]);
-        expect((await undisturbed.backfill(days[0], days[2])).exit).toBe(0);
-        await using client = await connect({ url: stack.databaseUrl, name: 'test' });
-        expect(await digestsOf(client)).toEqual(await undisturbed.digests());
-        await sequence({ dir: disk, databaseUrl: stack.databaseUrl });
-        const changes = await serving.send({ method: 'GET', path: '/v1/changes' });
-        expect(changes.json.changes.map(({ number, partition }: Json) => [number, partition])).toEqual(
-          days.map((day, index) => [index + 1, day]),
-        );
-        const { faults } = await checkMirror(
-          await checkpointOf({ dir: disk }),
-          folderSource(logFolderOf({ dir: disk })),
-        );
-        expect(faults).toEqual([]);
-      } finally {
-        execFileSync('umount', ['-l', small]);
-        await rm(disk, { recursive: true });
-      }
-    });
-  },
-);
+      execFileSync('mount', ['-o', 'remount,size=1g', small]);
+      // A projector that lacks space tries again by itself, and the command waits for it.
+      if (place !== '') expect((await full.done).json).toMatchObject({ ok: true, proved: 2 });
+      const again = await backfill(days[0], days[2]);
+      expect([again.exit, again.json?.ok], again.stderr).toEqual([0, true]);
+      expect((await undisturbed.backfill(days[0], days[2])).exit).toBe(0);
+      await using client = await connect({ url: stack.databaseUrl, name: 'test' });
+      expect(await digestsOf(client)).toEqual(await undisturbed.digests());
+      await sequence({ dir: disk, databaseUrl: stack.databaseUrl });
+      const changes = await serving.send({ method: 'GET', path: '/v1/changes' });
+      expect(changes.json.changes.map(({ number, partition }: Json) => [number, partition])).toEqual(
+        days.map((day, index) => [index + 1, day]),
+      );
+      const { faults } = await checkMirror(await checkpointOf({ dir: disk }), folderSource(logFolderOf({ dir: disk })));
+      expect(faults).toEqual([]);
+    } finally {
+      execFileSync('umount', ['-l', small]);
+      await rm(disk, { recursive: true });
+    }
+  });
+});
 
-given(canMount, 'no disk can be mounted here to be filled').describe('a lake on a full disk', () => {
+given(canMount, NO_MOUNT).describe('a lake on a full disk', () => {
   // Its files are small: one of a few rows has 10 kB.
   test('ends with what to do, holds whole files alone, and goes on where there is room again', async () => {
     await using env = await createWorldsEnv();

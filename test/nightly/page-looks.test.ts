@@ -1,10 +1,10 @@
 /** The operator's page in both colour schemes and in each of its states: what is asked, refused, found, and the key's dialog. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { brokenRules, CHROMIUM, CONTRAST, lowContrast, nameless, tooWide } from '../support/browser.ts';
-import { given } from '../support/given.ts';
+import { givenTool } from '../support/given.ts';
 import { dayOf, enter, makePageWorld, type PageWorld } from '../support/operator-page.ts';
 
-given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
+givenTool(CHROMIUM).describe('the page', () => {
   let world: PageWorld;
   beforeAll(async () => {
     world = await makePageWorld();

@@ -14,7 +14,7 @@ import {
   type Watched,
 } from '../support/browser.ts';
 import { ROOT } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { givenTool } from '../support/given.ts';
 import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../support/operator-page.ts';
 import { csvOf, DATASET, type System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, sequence } from '../support/proof-log.ts';
@@ -24,7 +24,7 @@ import { createMigratedEnv } from '../support/stack.ts';
 /** As often as the page looks. */
 const POLL_MS = 5000;
 
-given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
+givenTool(CHROMIUM).describe('the page', () => {
   let world: PageWorld;
   let system: System;
   let serving: Serving;

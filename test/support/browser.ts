@@ -1,12 +1,12 @@
-/** A real Chromium, where there is one. */
+/** A real Chromium. */
 
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
+import { type Browser, type BrowserContextOptions, type Page, chromium as playwright } from 'playwright-core';
 import { PATIENCE_MS } from './patience.ts';
+import { chromium } from './tools.ts';
 
-const PLACES = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
-export const CHROMIUM = PLACES.find((path) => existsSync(path));
+export const CHROMIUM = await chromium();
 
 /** Quiet: it asks nobody for anything. */
 const ARGS = [
@@ -21,7 +21,7 @@ const ARGS = [
 ];
 
 /** With a fresh profile of its own. */
-export const openBrowser = (): Promise<Browser> => chromium.launch({ executablePath: CHROMIUM, args: ARGS });
+export const openBrowser = (): Promise<Browser> => playwright.launch({ executablePath: CHROMIUM.path, args: ARGS });
 
 export interface Watched extends AsyncDisposable {
   readonly page: Page;

@@ -104,6 +104,9 @@ export const EXPECTED = {
   'a status that is cut': expect.stringMatching(/^ConnectionError: /),
 };
 
+export const noNode = (major: number) =>
+  `npm brings no Node ${major}: put one first on the PATH, or reach the npm registry`;
+
 /** A Node of the line: this one, one on the PATH, or the oldest of npm. */
 function nodeOf(major: number): string | undefined {
   const onPath = (process.env.PATH ?? '').split(delimiter).map((folder) => join(folder, 'node'));

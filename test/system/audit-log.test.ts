@@ -21,6 +21,7 @@ import type { AuditHead, AuditRecord } from '../../shared/audit/records.ts';
 import { verifyAudit } from '../../shared/audit/verify.ts';
 import { AuditWriter, pruneAudit } from '../../shared/audit/writer.ts';
 import { createLogger } from '../../shared/logger.ts';
+import { NO_MOUNT } from '../support/given.ts';
 import { eventually } from '../support/serving.ts';
 
 let base: string;
@@ -235,7 +236,7 @@ test('a full disk is a fault of the append; what was recorded stays whole, and r
   try {
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', directory], { stdio: 'ignore' });
   } catch {
-    return context.skip('mounting a small disk takes a privilege that is not there');
+    return context.skip(NO_MOUNT);
   }
   try {
     await using writer = new AuditWriter({ directory, role: 'test' });

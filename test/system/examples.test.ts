@@ -7,11 +7,12 @@ import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sha256OfFile } from '../../pipelines/sources/documents/locations.ts';
 import { ROOT } from '../support/command.ts';
-import { given } from '../support/given.ts';
+import { given, givenTool } from '../support/given.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { csvOf, DATASET, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { backtestPython } from '../support/tools.ts';
 import { macroWorld } from '../support/worlds.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02'];
@@ -51,6 +52,11 @@ async function run(command: readonly string[], key = API_KEY, url = proxy.url) {
 }
 
 const has = (program: string) => spawnSync(program, ['--version']).status === 0;
+/** Debian's packages have the names of the programs. */
+const givenAll = (needs: readonly string[]) => {
+  const missing = needs.filter((program) => !has(program)).join(' ');
+  return given(missing === '', `a program is missing: apt-get install ${missing}`);
+};
 const PROGRAMS = [
   { file: 'largest-trade.sh', needs: ['bash', 'curl', 'jq'], command: ['bash'] },
   { file: 'largest-trade.ts', needs: [], command: [process.execPath] },
@@ -58,8 +64,7 @@ const PROGRAMS = [
 ];
 
 for (const { file, needs, command } of PROGRAMS) {
-  const missing = needs.filter((program) => !has(program));
-  given(missing.length === 0, `there is no ${missing.join(', no ')}`).describe(`examples/${file}`, () => {
+  givenAll(needs).describe(`examples/${file}`, () => {
     const example = [...command, join(ROOT, 'examples', file)];
 
     test('follows the largest trade to the line of the file', async () => {
@@ -109,20 +114,18 @@ for (const { file, needs, command } of PROGRAMS) {
 
 const quantityOf = (line: string) => Number(line.split(',')[2]);
 
+const PYTHON = await backtestPython();
+
 const BACKTESTS = [
-  { file: 'backtest.ts', needs: true, command: [process.execPath] },
-  {
-    file: 'backtest.py',
-    needs: spawnSync('python3', ['-c', 'import polars, requests']).status === 0,
-    command: ['python3'],
-  },
+  { file: 'backtest.ts', program: { path: process.execPath } },
+  { file: 'backtest.py', program: PYTHON },
 ];
 
-for (const { file, needs, command } of BACKTESTS) {
-  given(needs, 'python3 has no polars and requests').describe(`examples/${file}`, () => {
+for (const { file, program } of BACKTESTS) {
+  givenTool(program).describe(`examples/${file}`, () => {
     test('shows a frame, or says why the service refuses', async () => {
       await loadWorld(system.env.databaseUrl, macroWorld(1));
-      const example = [...command, join(ROOT, 'examples', file)];
+      const example = [program.path, join(ROOT, 'examples', file)];
       const { exit, stdout, stderr } = await run(example);
       expect([exit, stderr]).toEqual([0, '']);
       expect(stdout).toMatch(/72 hours/);
@@ -133,6 +136,17 @@ for (const { file, needs, command } of BACKTESTS) {
   });
 }
 
+givenTool(PYTHON).test('docs/python.md: its program reads rows and klines', async () => {
+  const [, program] = /```python\n([\s\S]+?)```/.exec(await readFile(join(ROOT, 'docs/python.md'), 'utf8'))!;
+  const { exit, stdout, stderr } = await run([PYTHON.path, '-c', program]);
+  expect([exit, stderr]).toEqual([0, '']);
+  // One row of totals, and five of the last sixty klines.
+  expect([...stdout.matchAll(/^shape: \((\d+), (\d+)\)/gm)].map(([, ...shape]) => shape)).toEqual([
+    ['1', '2'],
+    ['5', '6'],
+  ]);
+});
+
 describe('examples/README.md', () => {
   test('names every program', async () => {
     const page = await readFile(join(ROOT, 'examples/README.md'), 'utf8');
@@ -141,14 +155,15 @@ describe('examples/README.md', () => {
 });
 
 // The end of a state is the millisecond after it: a second before that is the day before.
-test('the last day of a series is that of its last row', { tags: ['nightly'] }, async () => {
-  await loadWorld(system.env.databaseUrl, macroWorld(1));
-  const { json } = await serving.query({ sources: ['macro_series_metrics'], n_rows: 1 });
-  const last = json.rows[0].observed_at_utc.slice(0, 10);
+describe('the last day of a series', () => {
+  beforeAll(() => loadWorld(system.env.databaseUrl, macroWorld(1)));
   for (const { file, needs, command } of PROGRAMS) {
-    if (!needs.every(has)) continue;
-    const { stdout } = await run([...command, join(ROOT, 'examples', file)]);
-    const [said] = /^macro_series_metrics: .*$/m.exec(stdout)!;
-    expect(said, file).toMatch(new RegExp(` to ${last}$`));
+    givenAll(needs).test(`is that of its last row in examples/${file}`, async () => {
+      const { json } = await serving.query({ sources: ['macro_series_metrics'], n_rows: 1 });
+      const last = json.rows[0].observed_at_utc.slice(0, 10);
+      const { stdout } = await run([...command, join(ROOT, 'examples', file)]);
+      const [said] = /^macro_series_metrics: .*$/m.exec(stdout)!;
+      expect(said).toMatch(new RegExp(` to ${last}$`));
+    });
   }
 });

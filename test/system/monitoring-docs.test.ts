@@ -9,13 +9,15 @@ import { METRICS } from '../../serving/monitoring/names.ts';
 import { SETTINGS } from '../../shared/config/settings.ts';
 import { natsConfiguration } from '../../shared/stack/nats.ts';
 import { type Json, ROOT } from '../support/command.ts';
+import { givenTool } from '../support/given.ts';
 import { parseMetrics } from '../support/metrics.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { type Serving, startServing } from '../support/serving.ts';
+import { promtool } from '../support/tools.ts';
 
 const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
 
-const PROMTOOL = '/usr/bin/promtool';
+const PROMTOOL = await promtool();
 
 /** Names of metrics in an expression of PromQL: words that are no function, keyword or label. */
 function metricsIn(expression: string): string[] {
@@ -85,11 +87,24 @@ describe('docs/monitoring', () => {
     }
   });
 
-  test('promtool has nothing to say of /metrics, of what Node and the process add neither', ({ skip }) => {
-    skip(!existsSync(PROMTOOL), `there is no ${PROMTOOL}`);
-    const { status, stdout, stderr } = spawnSync(PROMTOOL, ['check', 'metrics'], { input: metrics, encoding: 'utf8' });
+  givenTool(PROMTOOL).test('promtool has nothing to say of /metrics, of what Node and the process add neither', () => {
+    const { status, stdout, stderr } = spawnSync(PROMTOOL.path, ['check', 'metrics'], {
+      input: metrics,
+      encoding: 'utf8',
+    });
     expect([stdout, stderr, status]).toEqual(['', '', 0]);
   });
+
+  const PROMTOOL_CHECKS = {
+    'prometheus.yml is valid': ['check', 'config', '--syntax-only', 'docs/monitoring/prometheus.yml'],
+    'alerts fire as alerts.test.yml says': ['test', 'rules', 'docs/monitoring/alerts.test.yml'],
+  };
+  for (const [name, args] of Object.entries(PROMTOOL_CHECKS)) {
+    givenTool(PROMTOOL).test(`${name}, as promtool finds`, () => {
+      const { status, stdout, stderr } = spawnSync(PROMTOOL.path, args, { cwd: ROOT, encoding: 'utf8' });
+      expect(status, stdout + stderr).toBe(0);
+    });
+  }
 
   test('gauges of prom-client that are named as totals are there still, as they were sampled', () => {
     for (const name of ['handles', 'requests', 'resources'].map((what) => `nodejs_active_${what}_total`)) {

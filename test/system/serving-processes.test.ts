@@ -1,7 +1,6 @@
 /** SVC_HTTP_PROCESSES: several serving processes on one port, when one of them or their supervisor is killed or stands still. */
 import { type ChildProcess, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { request as httpRequest } from 'node:http';
 import { join } from 'node:path';
@@ -9,12 +8,14 @@ import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
 import { freePort } from '../../shared/stack/state.ts';
+import { givenTool } from '../support/given.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
 import { said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { promtool } from '../support/tools.ts';
 
-const PROMTOOL = '/usr/bin/promtool';
+const PROMTOOL = await promtool();
 
 let env: TestEnv;
 beforeAll(async () => {
@@ -141,11 +142,13 @@ describe('two processes on one port', () => {
     ]);
   });
 
-  test('promtool accepts a scrape of both', async ({ skip }) => {
-    skip(!existsSync(PROMTOOL), `there is no ${PROMTOOL}`);
+  givenTool(PROMTOOL).test('promtool accepts a scrape of both', async () => {
     const { url } = await startService();
     const { text: metrics } = await get(url, '/metrics');
-    const { status, stdout, stderr } = spawnSync(PROMTOOL, ['check', 'metrics'], { input: metrics, encoding: 'utf8' });
+    const { status, stdout, stderr } = spawnSync(PROMTOOL.path, ['check', 'metrics'], {
+      input: metrics,
+      encoding: 'utf8',
+    });
     expect([stdout, stderr, status]).toEqual(['', '', 0]);
   });
 

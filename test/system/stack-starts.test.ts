@@ -109,52 +109,52 @@ test('a start changed owners and privileges while another process migrated', asy
   expect(locks).toEqual([]);
 });
 
-given(process.getuid?.() === 0, 'only root has a state folder that the servers cannot enter').describe(
-  'a state folder that the servers cannot enter',
-  () => {
-    const stores = new Set<string>();
-    beforeEach(() => chmod(dir, 0o700));
-    afterEach(async () => {
-      for (const store of stores) await rm(store, { recursive: true });
-      stores.clear();
-    });
+given(
+  process.getuid?.() === 0,
+  'only root has a state folder that the servers cannot enter: run the tests as root',
+).describe('a state folder that the servers cannot enter', () => {
+  const stores = new Set<string>();
+  beforeEach(() => chmod(dir, 0o700));
+  afterEach(async () => {
+    for (const store of stores) await rm(store, { recursive: true });
+    stores.clear();
+  });
 
-    /** @returns the folder of its data. */
-    async function choose(name: string): Promise<string> {
-      const stateDir = join(dir, name, 'state');
-      await mkdir(stateDir, { recursive: true });
-      await chooseServerRuntime(stateDir, { ...common, stateDir });
-      const store = await readlink(join(stateDir, 'servers'));
-      stores.add(store);
-      return store;
-    }
+  /** @returns the folder of its data. */
+  async function choose(name: string): Promise<string> {
+    const stateDir = join(dir, name, 'state');
+    await mkdir(stateDir, { recursive: true });
+    await chooseServerRuntime(stateDir, { ...common, stateDir });
+    const store = await readlink(join(stateDir, 'servers'));
+    stores.add(store);
+    return store;
+  }
 
-    // Its data was renamed, with advice to delete it.
-    test('was moved and moved back, and started empty', async () => {
-      const store = await choose('one');
-      await writeFile(join(store, 'data'), 'kept');
-      await rename(join(dir, 'one'), join(dir, 'two'));
-      const other = await choose('two');
-      expect(other).not.toBe(store);
-      await rename(join(dir, 'two'), join(dir, 'one'));
-      expect(await choose('one')).toBe(store);
-      expect(await readFile(join(store, 'data'), 'utf8')).toBe('kept');
-      // A new folder in its place has other passwords, so its servers could not use the data.
-      await rm(join(dir, 'one'), { recursive: true });
-      expect(await choose('one')).toBe(store);
-      expect(await readdir(store)).not.toContain('data');
-      const aside = (await readdir(dirname(store))).find((name) => name.startsWith(`${basename(store)}.removed-`))!;
-      stores.add(join(dirname(store), aside));
-      expect(await readFile(join(dirname(store), aside, 'data'), 'utf8')).toBe('kept');
-    });
+  // Its data was renamed, with advice to delete it.
+  test('was moved and moved back, and started empty', async () => {
+    const store = await choose('one');
+    await writeFile(join(store, 'data'), 'kept');
+    await rename(join(dir, 'one'), join(dir, 'two'));
+    const other = await choose('two');
+    expect(other).not.toBe(store);
+    await rename(join(dir, 'two'), join(dir, 'one'));
+    expect(await choose('one')).toBe(store);
+    expect(await readFile(join(store, 'data'), 'utf8')).toBe('kept');
+    // A new folder in its place has other passwords, so its servers could not use the data.
+    await rm(join(dir, 'one'), { recursive: true });
+    expect(await choose('one')).toBe(store);
+    expect(await readdir(store)).not.toContain('data');
+    const aside = (await readdir(dirname(store))).find((name) => name.startsWith(`${basename(store)}.removed-`))!;
+    stores.add(join(dirname(store), aside));
+    expect(await readFile(join(dirname(store), aside, 'data'), 'utf8')).toBe('kept');
+  });
 
-    test('and that has its data inside was refused with EISDIR', async () => {
-      const servers = join(dir, 'one', 'state', 'servers');
-      await mkdir(servers, { recursive: true });
-      await expect(choose('one')).rejects.toMatchObject({
-        code: 'STACK_START_FAILED',
-        message: expect.stringContaining(`User nobody cannot enter the state folder ${dirname(servers)}`),
-      });
+  test('and that has its data inside was refused with EISDIR', async () => {
+    const servers = join(dir, 'one', 'state', 'servers');
+    await mkdir(servers, { recursive: true });
+    await expect(choose('one')).rejects.toMatchObject({
+      code: 'STACK_START_FAILED',
+      message: expect.stringContaining(`User nobody cannot enter the state folder ${dirname(servers)}`),
     });
-  },
-);
+  });
+});

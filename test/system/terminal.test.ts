@@ -131,7 +131,7 @@ const EXCHANGES = [...DATASETS.values()].filter(({ trades }) => trades);
 const HAS_SCRIPT = spawnSync('script', ['--version'], { encoding: 'utf8' }).stdout?.includes('util-linux') === true;
 
 describe('on a terminal', () => {
-  given(HAS_SCRIPT, 'there is no `script` of util-linux').test(
+  given(HAS_SCRIPT, '`script` of util-linux is missing: apt-get install bsdutils').test(
     'one line a dataset, warnings in words, JSON in a file',
     async () => {
       const nowhere = pathToFileURL(`${dir}/`).href;

@@ -1,0 +1,177 @@
+/**
+ * Programs and Python packages that few machines have and some tests need. What is installed is used. The rest is made once and
+ * kept in the machine's cache folder: programs from the distribution's packages, as the servers are, and Python packages in an
+ * environment of their own. What cannot be made is missing, with the reason and what to install.
+ */
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmod, rm, writeFile } from 'node:fs/promises';
+import { delimiter, join } from 'node:path';
+import { TidemarkError } from '../../shared/errors.ts';
+import { chooseCacheDir, ensurePackages, type Recipe } from '../../shared/stack/packages.ts';
+import { faultText, run, withLock } from '../../shared/stack/processes.ts';
+
+export interface Tool {
+  /** Of the program, or its name on the PATH; empty where it is missing. */
+  readonly path: string;
+  /** Why tests that need it are skipped. */
+  readonly missing?: string;
+}
+
+/** A slow line gets the time it needs; a network that answers nothing does not hold up the tests for longer. */
+const GIVE_UP_MS = 600_000;
+const SELF = { name: 'self' };
+
+interface Program {
+  /** The names it may have on the PATH. */
+  readonly names: readonly string[];
+  readonly recipe: Recipe;
+  /** Below the recipe's folder. */
+  readonly path: string;
+  readonly toInstall: string;
+}
+
+const PROMTOOL: Program = {
+  names: ['promtool'],
+  recipe: {
+    name: 'promtool',
+    what: 'promtool',
+    names: ['promtool', 'patchelf'],
+    backports: false,
+    unused: [],
+    programs: async (root) => [join(root, 'usr/bin/promtool')],
+    smokeTest: async (prefix) => void (await run(join(prefix, 'usr/bin/promtool'), ['--version'])),
+  },
+  path: 'usr/bin/promtool',
+  toInstall: 'apt-get install promtool (before Debian 13: prometheus)',
+};
+
+const CHROMIUM_FOLDER = 'usr/lib/chromium';
+/** Below the recipe's folder: starts the browser with the libraries and fonts beside it. */
+const CHROMIUM_SCRIPT = 'chromium.sh';
+const HELLO = 'data:text/html,<script>document.write(6 * 7)</script>';
+
+const CHROMIUM: Program = {
+  names: ['chromium', 'chromium-browser', 'google-chrome'],
+  recipe: {
+    name: 'chromium',
+    what: 'Chromium',
+    names: ['chromium', 'chromium-common', 'fonts-dejavu-core', 'patchelf'],
+    backports: false,
+    unused: ['usr/share/icons', 'usr/share/themes', join(CHROMIUM_FOLDER, 'libVkLayer_khronos_validation.so')],
+    programs: async (root) => ['chromium', 'chrome_crashpad_handler'].map((name) => join(root, CHROMIUM_FOLDER, name)),
+    async finish(root, prefix, libraries) {
+      const fonts = join(prefix, 'usr/share/fonts');
+      await writeFile(
+        join(root, 'fonts.conf'),
+        `<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">\n<fontconfig><dir>${fonts}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>\n`,
+      );
+      // Some of the libraries name folders of the system for what they need in turn, which the program's own do not undo.
+      const path = [libraries, join(libraries, 'pulseaudio')].join(':');
+      const lines = [
+        '#!/bin/sh',
+        `export LD_LIBRARY_PATH='${path}' FONTCONFIG_FILE='${join(prefix, 'fonts.conf')}'`,
+        `exec '${join(prefix, CHROMIUM_FOLDER, 'chromium')}' "$@"`,
+      ];
+      await writeFile(join(root, CHROMIUM_SCRIPT), `${lines.join('\n')}\n`);
+      await chmod(join(root, CHROMIUM_SCRIPT), 0o755);
+    },
+    async smokeTest(prefix) {
+      const args = ['--headless', '--no-sandbox', '--disable-gpu', '--dump-dom', HELLO];
+      const { stdout } = await run(join(prefix, CHROMIUM_SCRIPT), args, { signal: AbortSignal.timeout(120_000) });
+      if (!stdout.includes('>42<')) throw new Error(`Chromium shows no page, but ${JSON.stringify(stdout)}`);
+    },
+  },
+  path: CHROMIUM_SCRIPT,
+  toInstall: 'apt-get install chromium',
+};
+
+export const promtool = (): Promise<Tool> => once('promtool', () => programOf(PROMTOOL));
+export const chromium = (): Promise<Tool> => once('chromium', () => programOf(CHROMIUM));
+
+async function programOf({ names, recipe, path, toInstall }: Program): Promise<Tool> {
+  const installed = (process.env.PATH ?? '')
+    .split(delimiter)
+    .flatMap((folder) => names.map((name) => join(folder, name)))
+    .find((one) => existsSync(one) && runs(one, ['--version']));
+  if (installed) return { path: installed };
+  try {
+    const signal = AbortSignal.timeout(GIVE_UP_MS);
+    return { path: join(await ensurePackages(recipe, { user: SELF, progress, signal }), path) };
+  } catch (error) {
+    return missing(`${recipe.what} is missing: ${toInstall}`, error);
+  }
+}
+
+/** The packages of examples/backtest.py, with those that they need. */
+const BACKTEST_PACKAGES = [
+  ...['polars==2.1.0', 'polars-runtime-32==2.1.0'],
+  ...['requests==2.34.2', 'certifi==2026.10.19.post1', 'charset-normalizer==3.5.3', 'idna==3.20', 'urllib3==2.8.0'],
+];
+
+/** A Python with polars and requests. */
+export const backtestPython = (): Promise<Tool> =>
+  once('backtest-python', () => pythonWith(BACKTEST_PACKAGES, 'import polars, requests'));
+
+/** @param packages all of them with their versions. @param check what the environment must run. */
+async function pythonWith(packages: readonly string[], check: string): Promise<Tool> {
+  try {
+    const cacheDir = await chooseCacheDir(SELF);
+    const key = createHash('sha256')
+      .update(JSON.stringify([packages, process.arch]))
+      .digest('hex')
+      .slice(0, 12);
+    const folder = join(cacheDir, `python-${key}`);
+    const python = join(folder, 'bin/python');
+    // An environment stops working when the Python that it is made from is replaced by another version.
+    const isReady = () => existsSync(join(folder, 'READY')) && runs(python, ['-c', check]);
+    if (isReady()) return { path: python };
+    if (runs('python3', ['-c', check])) return { path: 'python3' };
+    await withLock(join(cacheDir, 'python.lock'), { waitMs: GIVE_UP_MS }, async () => {
+      if (isReady()) return;
+      const signal = AbortSignal.timeout(GIVE_UP_MS);
+      progress(`installing ${packages.join(', ')} (once)`);
+      await rm(folder, { recursive: true, force: true });
+      await run('python3', ['-m', 'venv', '--without-pip', folder], { signal });
+      const options = ['--quiet', '--no-input', '--disable-pip-version-check', '--only-binary', ':all:', '--no-deps'];
+      await run('python3', ['-m', 'pip', '--python', python, 'install', ...options, ...packages], { signal });
+      await run(python, ['-c', check], { signal });
+      await writeFile(join(folder, 'READY'), `${packages.join('\n')}\n`);
+    });
+    return { path: python };
+  } catch (error) {
+    return missing(
+      `python3 with ${packages[0]} is missing: apt-get install python3 python3-pip, and reach PyPI`,
+      error,
+    );
+  }
+}
+
+/** What a run could not have once, its other files do not wait for again. */
+async function once(name: string, make: () => Promise<Tool>): Promise<Tool> {
+  const folder = join(import.meta.dirname, '../../.tidemark/test');
+  const note = join(folder, `${name}.missing`);
+  const { TIDEMARK_TEST_RUN: testRun } = process.env;
+  const [ofRun, why] = existsSync(note) ? readFileSync(note, 'utf8').split('\n') : [];
+  if (why && ofRun === testRun) return { path: '', missing: why };
+  const tool = await make();
+  if (tool.missing !== undefined) {
+    mkdirSync(folder, { recursive: true });
+    writeFileSync(note, `${testRun}\n${tool.missing}`);
+  }
+  return tool;
+}
+
+/** In one line without brackets: it becomes part of the tests' names. */
+function missing(what: string, error: unknown): Tool {
+  const hasNoApt = error instanceof TidemarkError && error.code === 'STACK_UNSUPPORTED_MACHINE';
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
+  const fault = hasNoApt ? 'there is no apt' : faultText(cause).replaceAll(/[[\]]/g, '').replaceAll(/\s+/g, ' ');
+  return { path: '', missing: `${what} (a private one cannot be made: ${fault.slice(0, 200)})` };
+}
+
+const runs = (program: string, args: readonly string[]): boolean =>
+  spawnSync(program, args, { stdio: 'ignore', timeout: 60_000 }).status === 0;
+
+const progress = (line: string) => void process.stderr.write(`tidemark: ${line}\n`);
