@@ -13,7 +13,8 @@ const report = join(import.meta.dirname, `.tidemark/test/report-${levels.join('+
 
 const shared = {
   setupFiles: ['test/support/setup.ts'],
-  maxWorkers: availableParallelism(),
+  // One more than cores: tests wait for servers and processes for a fifth of their time.
+  maxWorkers: availableParallelism() + 1,
   // Above test/support/patience.ts, so that what was waited for in vain is named. Nothing is expected to be fast.
   testTimeout: PATIENCE_MS + 280_000,
   hookTimeout: PATIENCE_MS + 280_000,
@@ -33,8 +34,9 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     tags: [{ name: 'nightly', description: 'Too long for `npm test`; `npm run test:nightly` runs it.' }],
     projects: [
-      { test: { ...shared, name: 'unit', include: ['test/unit/**/*.test.ts'], pool: 'threads' } },
-      // Files of a worker share its process: starting one and importing the product again takes a second a file.
+      // Files of a worker share its modules: importing the product again takes a fifth of the time.
+      { test: { ...shared, name: 'unit', include: ['test/unit/**/*.test.ts'], pool: 'threads', isolate: false } },
+      // And its process: starting one takes a second a file.
       { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'], isolate: false } },
       { test: { ...onServers, name: 'system', include: ['test/system/**/*.test.ts'] } },
       { test: { ...onServers, name: 'nightly', include: ['test/nightly/**/*.test.ts'] } },

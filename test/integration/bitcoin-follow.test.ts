@@ -229,7 +229,9 @@ test('blocks lost where the headers were not proved stayed served in the other f
   expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
 });
 
-test('a reorganisation during a backfill: nothing is put on top of what was lost, and what was lost is found at its end', async () => {
+test('a reorganisation during a backfill: nothing is put on top of what was lost, and what was lost is found at its end', {
+  tags: ['nightly'],
+}, async () => {
   await using proxy = await startRpcProxy(bitcoin.node.url);
   const before = chain.height;
   await chain.add();
@@ -471,7 +473,7 @@ describe('follow', () => {
     await running.done;
   });
 
-  test('a snapshot that cannot be read ended the following of blocks', async () => {
+  test('a snapshot that cannot be read ended the following of blocks', { tags: ['nightly'] }, async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
     const env = { SVC_BITCOIN_RPC_URL: proxy.url };
     proxy.spoil('getrawmempool', { kind: 'rewrite', rewrite: () => '{"result":[],"error":null,"id":0}' });

@@ -53,7 +53,7 @@ test('killed, it comes back on its port with its password', async () => {
   expect((await ask('getblockcount')).status).toBe(200);
 });
 
-test('a node left over in a folder is ended by the next one there', async () => {
+test('a node left over in a folder is ended by the next one there', { tags: ['nightly'] }, async () => {
   const left = processRef(node.pid)!;
   await using next = await startBitcoind({ dir: join(node.dir, 'node'), chain: 'regtest', log: testLogger() });
   expect(isAlive(left)).toBe(false);

@@ -5,6 +5,7 @@ import { indexChunks, prepareChunks } from '../../pipelines/projector/chunks.ts'
 import { DAY_MS } from '../../shared/dates.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { runs } from '../support/seed.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
 const { table } = dataset.native;
@@ -169,7 +170,7 @@ test('chunks never overlap, and those of a window hold all of it, whatever lay t
       }
       await client.query(`select drop_chunks('${table}', older_than => 9007199254740991::int8)`);
     }),
-    { numRuns: 25 },
+    { numRuns: runs(100) },
   );
 });
 

@@ -152,7 +152,9 @@ describe('past days', () => {
 });
 
 describe('reparse', () => {
-  test('makes the same partitions of what was kept, in a system that has lost everything else', async () => {
+  test('makes the same partitions of what was kept, in a system that has lost everything else', {
+    tags: ['nightly'],
+  }, async () => {
     await using other = await System.create();
     await mkdir(join(other.env.dir, 'state'), { recursive: true });
     const kept = { SVC_KEEP_DIR: keptIn(system) };

@@ -50,7 +50,7 @@ const proofNeeds = (system: KindSystem, dataset: DatasetDefinition) => ({
 });
 
 // Until autovacuum came by, reads that join rows with their partitions timed out after a long history.
-test('many small partitions are known to the planner when they are proved', async () => {
+test('many small partitions are known to the planner when they are proved', { tags: ['nightly'] }, async () => {
   await using system = await KindSystem.create();
   system.project([HEADERS]);
   await system.ingest(
@@ -142,7 +142,7 @@ describe('blocks', () => {
     expect(found.event_id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
   });
 
-  test('verify and replay find nothing to say of them', async () => {
+  test('verify and replay find nothing to say of them', { tags: ['nightly'] }, async () => {
     for (const row of await system.catalog.partitions(HEADERS)) {
       const needs = proofNeeds(system, HEADERS);
       expect(await verifyPartition(row, { ...needs, deep: true })).toMatchObject({ state: 'proved' });

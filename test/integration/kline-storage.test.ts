@@ -173,7 +173,9 @@ test('rows that are gone end the verification of both days that share them', { t
   expect(await everything()).toEqual(before);
 });
 
-test('klines of minutes that are all gone quarantine their partitions, and a replay mends them', async () => {
+test('klines of minutes that are all gone quarantine their partitions, and a replay mends them', {
+  tags: ['nightly'],
+}, async () => {
   const before = await everything();
   await system.client.query('delete from native_klines where size_s = 60');
   const { exit, json } = await run('verify', dataset.key);

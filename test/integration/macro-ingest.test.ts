@@ -145,7 +145,9 @@ givenData('macro/fredgraph').describe('real values', () => {
     expect(JSON.parse(provenance_json).last_updated_utc).toBe('2026-03-06T14:12:35.000Z');
   });
 
-  test('rebuilt in another system from the answers that were kept, and replayed from the log, it is the same', async () => {
+  test('rebuilt in another system from the answers that were kept, and replayed from the log, it is the same', {
+    tags: ['nightly'],
+  }, async () => {
     const [replayed, digests] = [await run('replay', KEY), await system.digests()];
     expect([replayed.exit, replayed.json.ok], replayed.stderr).toEqual([0, true]);
     await using other = await System.create();

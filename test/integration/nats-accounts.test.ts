@@ -279,7 +279,9 @@ test('each account can do its work', async () => {
   expect((await looked.streams.info(B)).state.messages).toBe(2);
 });
 
-test('export-worker without the account of the operator names what is missing, and uses the queue that is there', async () => {
+test('export-worker without the account of the operator names what is missing, and uses the queue that is there', {
+  tags: ['nightly'],
+}, async () => {
   await using system = await System.create();
   const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
   const refused = await system.run(['export-worker'], own);

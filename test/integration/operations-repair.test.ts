@@ -157,7 +157,7 @@ describe('a lake that was written while a stored value was wrong', () => {
     expect(await writeLake(input())).toMatchObject({ written: 0, replaced: 0, removed: 0 });
   });
 
-  test('had it for ever after verify and release', async () => {
+  test('had it for ever after verify and release', { tags: ['nightly'] }, async () => {
     const right = await writeAltered(1);
     expect((await run('verify', DATASET)).exit).toBe(1);
     await alter(1, -1);
@@ -305,42 +305,46 @@ describe('stores restored to different points', () => {
     ['log_behind', 'that lost its tail, as a copy of its files is', (_tail: readonly LogMessage[]) => []],
     ['other_messages', 'whose lost tail was written over', (tail: readonly LogMessage[]) => tail.toReversed()],
     ['no_stream', 'that is gone', undefined],
-  ] as const)('%s, a log %s: recover says what is lost, and reingest puts it back', async (verdict, _what, after) => {
-    const messages = await system.log();
-    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
-    const dataset = datasetOf(DATASET);
-    const read = async () => (await new Catalog(system.client).checkpoint(dataset))!;
-    await requireLogged(connection, dataset, await read());
-    const manager = await jetstreamManager(connection);
-    const { config } = await manager.streams.info(DATASET);
-    await manager.streams.delete(DATASET);
-    const lost = after ? DAYS.slice(2) : DAYS;
-    if (after) {
-      const { created } = await manager.streams.add(config);
-      const kept = messages.filter(({ header }) => !lost.includes(header.partition));
-      const tail = messages.filter(({ header }) => lost.includes(header.partition));
-      for (const { subject, data } of [...kept, ...after(tail)]) await jetstream(connection).publish(subject, data);
-      // A copy of its files keeps the time that the stream was made at.
-      await system.client.query(
-        'update checkpoints set stream_created = $1, stream_sequence = $2, message_sha256 = $3',
-        [created, kept.length + tail.length, createHash('sha256').update(tail.at(-1)!.data).digest('hex')],
-      );
-    }
-    expect(await verdicts()).toEqual([verdict, lost]);
-    // A commit after that loss would move the checkpoint to a message that is gone.
-    await faultOf(requireLogged(connection, dataset, await read()), 'LOG_UNAVAILABLE');
-    await readsAll();
-    expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
-    expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);
-    // What stands in the tail's place is ahead of the projector, until somebody projects.
-    expect(await doctor()).toMatchObject(['warning', { length: verdict === 'other_messages' ? 2 : 1 }]);
-    const deep = await run('verify', DATASET, '--deep');
-    expect(
-      deep.json.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition),
-    ).toEqual(lost);
-    expect((await system.reingest(lost[0], lost.at(-1)!, 'the log lost it')).exit).toBe(0);
-    expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
-  });
+  ] as const)(
+    '%s, a log %s: recover says what is lost, and reingest puts it back',
+    { tags: ['nightly'] },
+    async (verdict, _what, after) => {
+      const messages = await system.log();
+      await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+      const dataset = datasetOf(DATASET);
+      const read = async () => (await new Catalog(system.client).checkpoint(dataset))!;
+      await requireLogged(connection, dataset, await read());
+      const manager = await jetstreamManager(connection);
+      const { config } = await manager.streams.info(DATASET);
+      await manager.streams.delete(DATASET);
+      const lost = after ? DAYS.slice(2) : DAYS;
+      if (after) {
+        const { created } = await manager.streams.add(config);
+        const kept = messages.filter(({ header }) => !lost.includes(header.partition));
+        const tail = messages.filter(({ header }) => lost.includes(header.partition));
+        for (const { subject, data } of [...kept, ...after(tail)]) await jetstream(connection).publish(subject, data);
+        // A copy of its files keeps the time that the stream was made at.
+        await system.client.query(
+          'update checkpoints set stream_created = $1, stream_sequence = $2, message_sha256 = $3',
+          [created, kept.length + tail.length, createHash('sha256').update(tail.at(-1)!.data).digest('hex')],
+        );
+      }
+      expect(await verdicts()).toEqual([verdict, lost]);
+      // A commit after that loss would move the checkpoint to a message that is gone.
+      await faultOf(requireLogged(connection, dataset, await read()), 'LOG_UNAVAILABLE');
+      await readsAll();
+      expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
+      expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);
+      // What stands in the tail's place is ahead of the projector, until somebody projects.
+      expect(await doctor()).toMatchObject(['warning', { length: verdict === 'other_messages' ? 2 : 1 }]);
+      const deep = await run('verify', DATASET, '--deep');
+      expect(
+        deep.json.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition),
+      ).toEqual(lost);
+      expect((await system.reingest(lost[0], lost.at(-1)!, 'the log lost it')).exit).toBe(0);
+      expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+    },
+  );
 
   // `recover` ran before the commit, found nothing to correct, and the next start refused the log again.
   test('a log that was restored during a proof is not committed as projected: what it holds is projected', {

@@ -46,7 +46,9 @@ describe('the same days, ingested otherwise,', () => {
     expect(await system.digests()).toEqual(reference);
   });
 
-  test('out of the month have the same digests; proved days are compared and skipped', async () => {
+  test('out of the month have the same digests; proved days are compared and skipped', {
+    tags: ['nightly'],
+  }, async () => {
     await using system = await System.create();
     await writeDays(system, DAYS.slice(1, 2));
     await writeMonth({ directory: system.vendor, symbol: SYMBOL, days: DAYS });

@@ -347,7 +347,7 @@ test('the sequencer refuses a database that lost signed leaves until an operator
   expect(root.length).toBe(32);
 });
 
-test('a database whose leaves are not those of the checkpoint is refused', async () => {
+test('a database whose leaves are not those of the checkpoint is refused', { tags: ['nightly'] }, async () => {
   await system.client.query('update proof_head set root = $1', [Buffer.alloc(32, 1)]);
   await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_FORKED' });
 });
@@ -387,14 +387,18 @@ test('without the folder nobody knows which roots were signed: it is refused unt
   expect((await stat(keyPathOf(log))).mode & 0o777).toBe(0o600);
 });
 
-test('`restored` of a log that lost nothing says so, and does not wait for the sequencer that goes on', async () => {
+test('`restored` of a log that lost nothing says so, and does not wait for the sequencer that goes on', {
+  tags: ['nightly'],
+}, async () => {
   await using client = await connect({ url: system.env.databaseUrl, name: 'test sequencer' });
   await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
   const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'a trial']);
   expect([exit, json]).toMatchObject([0, { ok: true, leaves: 0 }]);
 });
 
-test('a key that is gone, or another one without a rotation, is refused: the log never changes its key in silence', async () => {
+test('a key that is gone, or another one without a rotation, is refused: the log never changes its key in silence', {
+  tags: ['nightly'],
+}, async () => {
   const kept = await readFile(keyPathOf(log), 'utf8');
   await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
   await rm(keyPathOf(log));
@@ -408,7 +412,9 @@ test('a key that is gone, or another one without a rotation, is refused: the log
   expect((await stat(keyPathOf(log))).size).toBe(kept.length);
 });
 
-test('a renewed key is followed by those who trust the old one, and what the old one signed stays true', async () => {
+test('a renewed key is followed by those who trust the old one, and what the old one signed stays true', {
+  tags: ['nightly'],
+}, async () => {
   expect((await watch(log)).exit).toBe(0);
   const folder = await logged.download();
   const kept = join(system.env.dir, 'kept.checkpoint');

@@ -102,7 +102,7 @@ function bodies(mode: Mode): fc.Arbitrary<Omit<Body, 'sources'>> {
 
 describe('any window, fields and filters', () => {
   test.each(['native', 'aligned_1s'] as const)('%s rows are those of the oracle', async (mode) => {
-    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: runs(800) });
+    await fc.assert(fc.asyncProperty(bodies(mode), check), { numRuns: runs(400) });
   });
 });
 

@@ -272,7 +272,7 @@ function fieldsOf(value: Json, path = ''): string[] {
 const distinct = (fields: readonly string[]) =>
   [...new Set(fields.filter((field) => !field.startsWith('columnstore')))].sort();
 
-test('docs/cli.md lists the fields that --json prints', async () => {
+test('docs/cli.md lists the fields that --json prints', { tags: ['nightly'] }, async () => {
   await using system = await System.create('empty');
   const write = (day: string, firstId: number, seed: number) =>
     writeDocument(system.vendor, day, csvOf({ day, firstId, seed, rows: 200, timeUnit: 'ms' }));

@@ -221,7 +221,9 @@ describe('two processes on one port', () => {
   });
 });
 
-test('a port that is taken, and settings that are wrong, end the start of several processes as that of one', async () => {
+test('a port that is taken, and settings that are wrong, end the start of several processes as that of one', {
+  tags: ['nightly'],
+}, async () => {
   const { settings } = await startService();
   for (const [wrong, fault] of [
     [{}, `port ${settings.SVC_HTTP_PORT}; another program does: choose another SVC_HTTP_PORT`],

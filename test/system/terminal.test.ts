@@ -108,7 +108,9 @@ describe('without a terminal', () => {
     await once(first.up, 'exit');
   });
 
-  test('a reader that goes away neither ends the service nor leaves its servers behind', async () => {
+  test('a reader that goes away neither ends the service nor leaves its servers behind', {
+    tags: ['nightly'],
+  }, async () => {
     const { up, said, until } = start({ SVC_LOG_LEVEL: 'info' });
     // Before there is anything to read, as `| head -0` does, and later, as `2>&1 | head` does.
     up.stdout.destroy();
