@@ -18,7 +18,7 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { stripTypeScriptTypes } from 'node:module';
-import { dirname, join, posix } from 'node:path';
+import { basename, dirname, join, posix } from 'node:path';
 import { parseArgs } from 'node:util';
 import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { recordedTimes } from '../support/recorded-times.ts';
@@ -197,8 +197,15 @@ interface Red {
   readonly test: string;
 }
 
-/** Runs files of tests in this order. @returns the first test that failed, or undefined. */
-function firstRed(copy: string, files: readonly string[]): Red | undefined {
+/** Test files in the order in which they run, and which of their tests, by tag; all of them without a filter. */
+interface Step {
+  readonly set: 'quick' | 'nightly';
+  readonly files: readonly string[];
+  readonly filter?: string;
+}
+
+/** @returns the first test that failed, or undefined. */
+function firstRed(copy: string, { files, filter }: Step): Red | undefined {
   if (files.length === 0) return undefined;
   const recorded = recordedTimes();
   // vitest.config.ts writes it.
@@ -209,19 +216,23 @@ function firstRed(copy: string, files: readonly string[]): Red | undefined {
   // Files begin in the order of their times, the longest first.
   const times = files.map((file, index) => [file.slice('test/'.length), files.length - index]);
   writeFileSync(order, JSON.stringify(Object.fromEntries(times)));
-  const run = spawnSync(join(copy, 'node_modules/.bin/vitest'), [...files, '--run', '--bail=1'], {
-    cwd: copy,
-    stdio: 'ignore',
-    timeout:
-      60_000 + RUN_LIMIT_FACTOR * files.reduce((sum, file) => sum + (recorded[file.slice('test/'.length)] ?? 0), 0),
-    killSignal: 'SIGKILL',
-    env: {
-      ...process.env,
-      PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
-      TIDEMARK_TEST_TIMES: order,
-      TIDEMARK_TEST_PATIENCE_MS: '20000',
+  const run = spawnSync(
+    join(copy, 'node_modules/.bin/vitest'),
+    [...files, '--run', '--bail=1', ...(filter ? [`--tags-filter=${filter}`] : [])],
+    {
+      cwd: copy,
+      stdio: 'ignore',
+      timeout:
+        60_000 + RUN_LIMIT_FACTOR * files.reduce((sum, file) => sum + (recorded[file.slice('test/'.length)] ?? 0), 0),
+      killSignal: 'SIGKILL',
+      env: {
+        ...process.env,
+        PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
+        TIDEMARK_TEST_TIMES: order,
+        TIDEMARK_TEST_PATIENCE_MS: '20000',
+      },
     },
-  });
+  );
   if (run.status === 0) return undefined;
   try {
     const { testResults } = JSON.parse(readFileSync(report, 'utf8'));
@@ -242,17 +253,17 @@ function firstRed(copy: string, files: readonly string[]): Red | undefined {
 }
 
 /** The first test that fails for the mutant's sake: its file fails again with it, and passes without it. */
-function firstCaught(copy: string, mutant: Mutant, files: readonly string[], unsound: string[]): string | undefined {
+function firstCaught(copy: string, mutant: Mutant, step: Step, unsound: string[]): string | undefined {
   const path = join(copy, mutant.file);
   const source = readFileSync(path, 'utf8');
-  let left = files;
+  let left = step.files;
   for (;;) {
     writeFileSync(path, applied(source, mutant));
-    const red = firstRed(copy, left);
-    const again = red && firstRed(copy, [red.file]);
+    const red = firstRed(copy, { ...step, files: left });
+    const again = red && firstRed(copy, { ...step, files: [red.file] });
     writeFileSync(path, source);
     if (!red) return undefined;
-    if (again && !firstRed(copy, [red.file])) return `${red.file}: ${again.test}`;
+    if (again && !firstRed(copy, { ...step, files: [red.file] })) return `${red.file}: ${again.test}`;
     unsound.push(`${red.file}: ${red.test}`);
     left = left.filter((file) => file !== red.file);
   }
@@ -269,27 +280,36 @@ function attempt(copy: string, mutant: Mutant): Outcome {
   const cost = (path: string) =>
     ((distances.get(path) ?? 0) + strangeness(path)) * 10_000 + (times[path.slice('test/'.length)] ?? 0);
   const byCost = (a: string, b: string) => cost(a) - cost(b);
-  const related = [...distances.keys()].sort(byCost);
+  const earlier = mutant.killedBy?.split(':')[0];
+  // The test that found it in an earlier table comes before the nearest.
+  const isEarlier = (path: string) => basename(path) === basename(earlier ?? '');
+  const related = [...distances.keys()].sort((a, b) => Number(isEarlier(b)) - Number(isEarlier(a)) || byCost(a, b));
   const others = values.related ? [] : tests.filter((path) => !distances.has(path)).sort(byCost);
-  const steps = [
-    tests.filter((path) => !isNightly(path) && mutant.killedBy?.split(':')[0] === path),
-    related.filter(isUnit),
-    related.filter((path) => !isUnit(path) && !isNightly(path)).slice(0, nearest),
-    related.filter(isNightly).slice(0, nearest),
-    others.filter((path) => !isNightly(path)),
-    others.filter(isNightly),
+  const quick = (files: readonly string[]): Step => ({ set: 'quick', files, filter: '!nightly' });
+  const isTagged = (path: string) => !isNightly(path) && readFileSync(join(ROOT, path), 'utf8').includes(TAG);
+  const steps: readonly Step[] = [
+    quick(related.filter((path) => isEarlier(path) && !isNightly(path))),
+    quick(related.filter(isUnit)),
+    quick(related.filter((path) => !isUnit(path) && !isNightly(path)).slice(0, nearest)),
+    { set: 'nightly', files: related.filter(isTagged).slice(0, nearest), filter: 'nightly' },
+    { set: 'nightly', files: related.filter(isNightly).slice(0, nearest) },
+    quick(others.filter((path) => !isNightly(path))),
+    { set: 'nightly', files: others.filter(isTagged), filter: 'nightly' },
+    { set: 'nightly', files: others.filter(isNightly) },
   ];
   const unsound: string[] = [];
-  for (const files of steps) {
-    const killedBy = firstCaught(copy, mutant, files, unsound);
+  for (const step of steps) {
+    const killedBy = firstCaught(copy, mutant, step, unsound);
     if (killedBy === undefined) continue;
     const path = killedBy.split(':')[0];
     const level = isUnit(path) ? 'unit' : distances.has(path) ? 'related' : 'all';
-    return { ...mutant, level, set: isNightly(path) ? 'nightly' : 'quick', killedBy, unsound, seconds: since(began) };
+    return { ...mutant, level, set: step.set, killedBy, unsound, seconds: since(began) };
   }
   return { ...mutant, level: 'none', set: 'none', killedBy: undefined, unsound, seconds: since(began) };
 }
 
+/** How a single nightly test of another level is written. */
+const TAG = "['nightly']";
 const isUnit = (path: string) => path.startsWith('test/unit/');
 const isNightly = (path: string) => path.startsWith('test/nightly/');
 const since = (began: number) => Math.round((performance.now() - began) / 1000);
