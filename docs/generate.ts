@@ -162,6 +162,8 @@ function fail(message: string): never {
 // ---- settings ------------------------------------------------------------------------------------------------------
 
 const SETTING_ENTRIES = Object.entries(SETTINGS) as [SettingName, Setting][];
+/** The settings that the first proof pins. */
+const PINNED = new Set([...DATASETS.values()].flatMap(({ pinned = {} }) => Object.keys(pinned)));
 const groups = () => Map.groupBy(SETTING_ENTRIES, ([, setting]) => setting.group);
 
 function envExample(): string {
@@ -173,7 +175,8 @@ function envExample(): string {
   for (const [group, entries] of groups()) {
     lines.push('', `# ---- ${group} ${'-'.repeat(Math.max(4, 92 - group.length))}`);
     for (const [name, setting] of entries) {
-      lines.push('', ...wrapped(setting.doc, 98).map((line) => `# ${line}`), `# ${rule(setting)}`);
+      const pin = PINNED.has(name) ? '; pinned by the first proof of what a source published' : '';
+      lines.push('', ...wrapped(setting.doc, 98).map((line) => `# ${line}`), `# ${rule(setting)}${pin}`);
       lines.push(`#${name}=${setting.default ?? ''}`);
     }
   }

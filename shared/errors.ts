@@ -10,6 +10,11 @@ export const ERROR_CODES = {
     transient: false,
     remedy: 'Correct the settings that the message names; `.env.example` documents each.',
   },
+  SOURCE_PINNED: {
+    transient: false,
+    remedy:
+      'Set the setting back to the pinned value, or leave it unset. What is of another value needs a state folder (SVC_STATE_DIR), or a database and log, of its own.',
+  },
   USAGE: { transient: false, remedy: 'Run `./tidemark help` for the commands and their options.' },
 
   // embedded stack

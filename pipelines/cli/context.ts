@@ -3,8 +3,8 @@
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
-import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
-import type { Settings } from '../../shared/config/settings.ts';
+import { type LoadOptions, loadGivenSettings } from '../../shared/config/load.ts';
+import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
 import { MIGRATIONS_DIR, type MigrationReport, migrate } from '../../shared/db/migrate.ts';
@@ -64,6 +64,8 @@ export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, not
 export interface Context extends AsyncDisposable {
   readonly io: Io;
   readonly settings: Settings;
+  /** The names of those that were given and do not have their defaults. */
+  readonly given: ReadonlySet<SettingName>;
   /** Settings given as flags, for processes that load settings themselves. */
   readonly settingFlags: ParsedCommand['settings'];
   readonly stack: Stack;
@@ -109,8 +111,8 @@ export async function openContext(
   { required }: Pick<LoadOptions, 'required'> = {},
 ): Promise<Context> {
   const { io } = command;
-  const loaded = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
-  const settings = { ...loaded, ...io.settings };
+  const loaded = loadGivenSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
+  const settings = { ...loaded.settings, ...io.settings };
   const output = createOutput(command);
   const terminalLog = output.terminal
     ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })
@@ -154,6 +156,7 @@ export async function openContext(
   return {
     io,
     settings,
+    given: loaded.given,
     settingFlags: command.settings,
     stack,
     databaseUrls,

@@ -1,14 +1,15 @@
 /** Brings a feed into the log and has it proved: the part that `backfill`, `reingest`, `follow` and samples share. */
 
 import { join } from 'node:path';
-import type { Pool } from 'pg';
+import { isDeepStrictEqual } from 'node:util';
+import type { Settings } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { recordCheck } from '../../shared/db/partition-changes.ts';
+import { type PinnedValues, selectedValues } from '../../shared/db/pinned-settings.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
-import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
+import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { NatsConnection } from '../../shared/nats/connect.ts';
-import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { keyFacts } from '../../shared/registry/keys.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { ProofWaiter } from '../publisher/await-proof.ts';
 import { backfill, planBackfill, type UnitResult } from '../publisher/backfill.ts';
 import { type Lease, openLease } from '../publisher/lease.ts';
@@ -27,35 +28,40 @@ import type {
 import { feeds } from '../sources/index.ts';
 import { type Context, retryThroughOutage } from './context.ts';
 import { IngestProgress } from './output.ts';
+import { pinCheck, settingsFor } from './pinned.ts';
 import { startProjector, type WaitingProjector } from './projector.ts';
 import { documentsOf, type Retract, Retractions } from './retraction.ts';
+import { isNotYet, notingFailures } from './source-failures.ts';
 import { drainBacklog, makeStreams } from './streams.ts';
 
 /** A source whose next documents are fetched while one is published. */
 export class PrefetchingSource implements Source, AsyncDisposable {
   readonly #source: Source;
   readonly #depth: number;
+  readonly #check: () => Promise<void>;
   readonly #opening = new Map<DocumentRequest, Promise<OpenedDocument>>();
 
-  /** At most `depth` documents are fetched beforehand; 0: none. */
-  constructor(source: Source, depth: number) {
+  /** At most `depth` documents are fetched beforehand; 0: none. `check` throws where the source must not be asked. */
+  constructor(source: Source, depth: number, check: () => Promise<void>) {
     this.#source = source;
     this.#depth = depth;
+    this.#check = check;
   }
 
   get datasets(): Source['datasets'] {
     return this.#source.datasets;
   }
 
-  publishedSha256(request: DocumentRequest): Promise<string | undefined> {
-    return this.#source.publishedSha256(request);
+  async publishedSha256(request: DocumentRequest): Promise<string | undefined> {
+    await this.#check();
+    return await this.#source.publishedSha256(request);
   }
 
   /** The next requests, in order. A fault of a prefetched document is thrown when the document's turn comes. */
   prepare(requests: readonly DocumentRequest[]): void {
     for (const request of requests.slice(0, this.#depth)) {
       if (this.#opening.size >= this.#depth || this.#opening.has(request)) continue;
-      const opening = this.#source.open(request);
+      const opening = this.#fetch(request);
       opening.catch(() => {});
       this.#opening.set(request, opening);
     }
@@ -64,7 +70,12 @@ export class PrefetchingSource implements Source, AsyncDisposable {
   async open(request: DocumentRequest): Promise<OpenedDocument> {
     const opening = this.#opening.get(request);
     this.#opening.delete(request);
-    return await (opening ?? this.#source.open(request));
+    return await (opening ?? this.#fetch(request));
+  }
+
+  async #fetch(request: DocumentRequest): Promise<OpenedDocument> {
+    await this.#check();
+    return await this.#source.open(request);
   }
 
   /** Closes documents that were prefetched and never opened. */
@@ -122,13 +133,16 @@ async function* resultsOf(context: Context, feed: Feed, request: IngestRequest):
 }
 
 async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
-  const { context, feed, request, opened, run, retractions } = session;
-  const { signal, settings } = context;
+  const { context, feed, request, run, retractions } = session;
+  const { signal } = context;
   const retract: Retract = (event) => retractions.carryOut(event);
   await projectBacklog(session);
+  // The backlog may hold the first proof: that of a database that is made again from its log, or of a killed command.
+  const { opened, settings } = await session.openFeed();
   // Only file days are prefetched: an issuer's site and a node get one request after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
-  await using source = new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0);
+  const check = request.synthetic ? async () => {} : pinCheck(context, feed, settings);
+  await using source = new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0, check);
   const work = await session.surely(() => workOf(context, opened, request, retract));
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
@@ -146,7 +160,8 @@ async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
   const isDone = work.plan !== undefined && work.plan.skipped.length === planned;
   if (!isDone) {
     session.project();
-    for await (const result of published(session, source, work, progress)) {
+    const pinned = request.synthetic ? undefined : selectedValues(settings, feed.datasets);
+    for await (const result of published(session, source, work, progress, pinned)) {
       retractions.reported(result);
       yield counted(result);
       // A feed that is followed has no end at which to report them.
@@ -166,7 +181,8 @@ interface Session {
   readonly context: Context;
   readonly feed: Feed;
   readonly request: IngestRequest;
-  readonly opened: OpenedFeed;
+  /** The feed, opened with the settings that it is to be read with by now. */
+  readonly openFeed: () => Promise<{ readonly opened: OpenedFeed; readonly settings: Settings }>;
   readonly retractions: Retractions;
   readonly run: RunRecorder;
   readonly lease: Lease;
@@ -191,12 +207,21 @@ async function openSession(
   await cleanSpool(join(settings.SVC_STATE_DIR, 'spool'));
   const opener = request.fromArchive ? archivedOf(feed) : feed;
   if (request.selection) checkSelection({ name: feed.name, options: opener.options }, request.selection);
-  const opened = cleanup.use(await opener.open(needsOf(context, request)));
   const note = (message: string) => {
     context.reportedLog.warn({ feed: feed.name }, message);
     context.output.note(message);
   };
   const surely = <T>(ask: () => Promise<T>) => retryThroughOutage(ask, { signal, note });
+  let openedWith = await surely(() => settingsOf(context, feed, request));
+  let opened = cleanup.use(await opener.open(needsOf(context, request, openedWith)));
+  const openFeed = async () => {
+    const settings = await surely(() => settingsOf(context, feed, request));
+    if (!isDeepStrictEqual(selectedValues(settings, feed.datasets), selectedValues(openedWith, feed.datasets))) {
+      opened = cleanup.use(await opener.open(needsOf(context, request, settings)));
+    }
+    openedWith = settings;
+    return { opened, settings };
+  };
   // Closed beside each other: a projector that signs its last proofs takes 25 ms to end.
   const held: AsyncDisposable[] = [];
   cleanup.defer(async () => {
@@ -237,12 +262,16 @@ async function openSession(
   const waits = { databaseUrl, catalog, connection, signal, timeoutMs: PROOF_TIMEOUT_MS, onStill: note };
   const proofs = hold(await surely(() => ProofWaiter.open(waits)));
   const retractions = new Retractions(context);
-  return { context, feed, request, opened, retractions, run, lease, connection, proofs, project, note, surely };
+  return { context, feed, request, openFeed, retractions, run, lease, connection, proofs, project, note, surely };
 }
 
-function needsOf({ settings, catalog, log, signal }: Context, { location }: IngestRequest): FeedNeeds {
+function needsOf({ catalog, log, signal }: Context, { location }: IngestRequest, settings: Settings): FeedNeeds {
   return { settings, location, catalog, log, signal };
 }
+
+/** A sample is read with the settings that it was made with. */
+const settingsOf = async (context: Context, feed: Feed, { synthetic }: IngestRequest): Promise<Settings> =>
+  synthetic ? context.settings : await settingsFor(context, [feed]);
 
 /** Has the backlog projected first: nothing is published to a log that cannot be projected, and nothing is fetched twice. */
 async function projectBacklog({ context, feed, connection, proofs, project, note, surely }: Session): Promise<void> {
@@ -261,6 +290,7 @@ function published(
   source: PrefetchingSource,
   work: Work,
   progress: IngestProgress,
+  pinned: PinnedValues | undefined,
 ): AsyncGenerator<UnitResult> {
   const { settings, catalog, log, signal } = context;
   const wait: WaitForProof = (dataset, partition, attempt) => proofs.of(dataset, partition, attempt);
@@ -275,6 +305,7 @@ function published(
       frameRawBytes: settings.SVC_FRAME_RAW_BYTES,
       window: settings.SVC_PUBLISH_WINDOW,
       synthetic: request.synthetic,
+      pinned,
       reingestReason: request.reason,
       fromArchive: request.fromArchive,
     },
@@ -331,7 +362,7 @@ async function workOf(
 
 /** What `ingest` would do; undefined where its source names documents only while it is asked. Changes nothing. */
 export async function planned(context: Context, feed: Feed, request: IngestRequest): Promise<Plan | undefined> {
-  await using opened = await feed.open(needsOf(context, request));
+  await using opened = await feed.open(needsOf(context, request, await settingsOf(context, feed, request)));
   return (await workOf(context, opened, request, async () => {})).plan;
 }
 
@@ -403,70 +434,4 @@ async function check(context: Context, dataset: DatasetDefinition, sourceId: str
   await client.query('begin');
   await recordCheck(client, dataset, sourceId, throughMs);
   await client.query('commit');
-}
-
-/**
- * Whether a failure of a followed feed only means that the document does not exist yet. Vendors publish a file day
- * after it ends. A missing page of an issuer is a failure.
- */
-export const isNotYet = ({ datasets: [{ partition }] }: Pick<Feed, 'datasets'>, code: string | undefined): boolean =>
-  code === 'NODE_HEIGHT_BEYOND_TIP' || (code === 'SOURCE_NOT_FOUND' && partition.kind === 'file_day');
-
-/**
- * Passes the results through and records failures. A failure that cannot be recorded is logged, because it must not
- * stop the work.
- */
-async function* notingFailures(
-  { pool, log }: Pick<Context, 'pool' | 'log'>,
-  feed: Feed,
-  { results, isFollowed }: { readonly results: AsyncIterable<UnitResult>; readonly isFollowed: boolean },
-): AsyncGenerator<UnitResult> {
-  const isRecorded = (code: string | undefined): code is string =>
-    isSourceFault(code) && !(isFollowed && isNotYet(feed, code));
-  const note = async (dataset: string, source: string, code: string, reason: string) => {
-    await recordSourceFailure(pool, datasetOf(dataset), { source, code, reason }).catch((error) =>
-      log.warn({ err: explain(error) }, 'a failure of a source could not be recorded'),
-    );
-  };
-  try {
-    for await (const result of results) {
-      const { dataset, partition, state, code, reason = '' } = result;
-      if (state === 'failed' && isRecorded(code)) await note(dataset, sourceOf(dataset, partition), code, reason);
-      yield result;
-    }
-  } catch (error) {
-    const code = codeOf(error);
-    const [first] = feed.datasets;
-    if (isRecorded(code)) await note(first.key, first.sources[0], code, explain(error));
-    throw error;
-  }
-}
-
-/** Codes of the faults of a vendor, an issuer, a provider or a node, and of the documents that they sent. */
-const OF_SOURCES = /^(?:SOURCE|NODE|CHAIN)_/;
-
-const isSourceFault = (code: string | undefined): code is string => code !== undefined && OF_SOURCES.test(code);
-
-/** Counts a failure of a source after all retries, by source and code, for monitors. The counts are never reset. */
-async function recordSourceFailure(
-  pool: Pool,
-  dataset: DatasetDefinition,
-  { source, code, reason }: { readonly source: string; readonly code: string; readonly reason: string },
-): Promise<void> {
-  await pool.query(
-    `insert into source_failures (dataset_id, source_id, code, failures, last_reason) values ($1, $2, $3, 1, $4)
-     on conflict (dataset_id, source_id, code) do update set failures = source_failures.failures + 1,
-       last_at = clock_timestamp(), last_reason = excluded.last_reason`,
-    [dataset.number, source, code, reason],
-  );
-}
-
-/** A document that failed before its partitions were known is named otherwise. */
-function sourceOf(dataset: string, partition: string): string {
-  const definition = datasetOf(dataset);
-  try {
-    return keyFacts(definition, partition).sourceId;
-  } catch {
-    return definition.sources[0];
-  }
 }

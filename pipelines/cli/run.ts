@@ -151,6 +151,7 @@ const USAGE_CODES: ReadonlySet<string> = new Set([
   'CHECK_INPUT_INVALID',
   'LAKE_FOLDER_REFUSED',
   'MIRROR_FOLDER_REFUSED',
+  'SOURCE_PINNED',
 ]);
 
 function report(error: unknown, argv: readonly string[], io: Io): number {

@@ -12,6 +12,7 @@ import {
   statementOfManifest,
   writeLeaves,
 } from '../../shared/db/partition-changes.ts';
+import { pinSettings } from '../../shared/db/pinned-settings.ts';
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
@@ -100,6 +101,8 @@ export async function writeProved(
     }),
   );
   await endAttempts(client, dataset, proved, 'proved', null);
+  // Last, because transactions of other datasets of the source may wait for it.
+  if (!synthetic) await pinSettings(client, dataset, manifests);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, manifests, 'proved');
 }

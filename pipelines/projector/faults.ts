@@ -102,12 +102,15 @@ export const outsidePartition = (
   { fromMs, toMs }: { readonly fromMs: number; readonly toMs: number },
 ): Manifest => ({ ...manifest, partition, attempt, from_ms: fromMs, to_ms: toMs });
 
+/** Codes of such faults. */
+const OF_DATA: ReadonlySet<string> = new Set(['LOG_FRAME_CORRUPT', 'SOURCE_PINNED']);
+
 /**
  * The fault of the data that an error reports, which quarantines the partition. Undefined for faults of stores, which
  * restart the projector.
  */
 export function dataFault(error: unknown): string | undefined {
-  if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
+  if (error instanceof TidemarkError) return OF_DATA.has(error.code) ? error.message : undefined;
   if (!(error instanceof DatabaseError)) return undefined;
   // The service shows this as the reason of a quarantine: it may quote rows, but not name a table or a constraint.
   if (error.code === '23505') return `rows repeat: ${error.detail ?? 'two have the same identity'}`;

@@ -33,6 +33,7 @@ interface AttemptDescription {
   readonly revision: number;
   readonly document: DocumentFacts;
   readonly synthetic: boolean;
+  readonly pinned?: Manifest['pinned'];
 }
 
 /** A manifest that the log holds. */
@@ -110,7 +111,7 @@ export class AttemptWriter {
 
   /** Writes the manifest. The caller flushes the frames first, because a manifest vouches for what the log already holds. */
   async writeManifest(end: PartitionEnd, ingestedAtMs: number): Promise<StoredManifest> {
-    const { dataset, key, revision, attempt, document, synthetic } = this.#of;
+    const { dataset, key, revision, attempt, document, synthetic, pinned = {} } = this.#of;
     const [first] = this.#sequences;
     assert(first !== undefined || end.facts.rows === 0, 'an attempt with rows has a first frame');
     const frames = this.#frames;
@@ -127,6 +128,7 @@ export class AttemptWriter {
       synthetic,
       ...end.facts,
       document,
+      ...(Object.keys(pinned).length > 0 ? { pinned } : {}),
       ingested_at_ms: ingestedAtMs,
     };
     const { document_sha256, ...name } = this.#header(frames);

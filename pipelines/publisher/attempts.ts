@@ -7,6 +7,7 @@ import { hostname } from 'node:os';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
+import type { PinnedValues } from '../../shared/db/pinned-settings.ts';
 import type { AttemptRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeMessage } from '../../shared/frame/codec.ts';
@@ -36,6 +37,8 @@ export interface PublishOptions {
   readonly frameRawBytes: number;
   readonly window: number;
   readonly synthetic: boolean;
+  /** What the settings select of the source; absent for a sample. */
+  readonly pinned?: PinnedValues;
   /** Replaces proved partitions with a new revision, for this reason. */
   readonly reingestReason?: string;
   /**
@@ -276,7 +279,8 @@ export class Attempts {
   ): Promise<OpenedAttempt> {
     this.#log.debug({ dataset: dataset.key, partition: key, attempt, revision }, 'attempt opened');
     const { synthetic } = this.#intent;
-    const description = { dataset, key, attempt, revision, document, synthetic };
+    const { pinned } = this.#options;
+    const description = { dataset, key, attempt, revision, document, synthetic, pinned };
     return { kind: 'write', writer: await AttemptWriter.open(this.#connection, description, this.#options.window) };
   }
 

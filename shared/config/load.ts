@@ -17,7 +17,13 @@ export interface LoadOptions {
   readonly required?: (settings: Partial<Settings>) => readonly SettingName[];
 }
 
-interface ReadSettings {
+export interface GivenSettings {
+  readonly settings: Settings;
+  /** The names of the settings that were given; the others have their defaults, if any. */
+  readonly given: ReadonlySet<SettingName>;
+}
+
+interface ReadSettings extends Pick<GivenSettings, 'given'> {
   /** The valid settings; complete where `faults` is empty. */
   readonly settings: Partial<Settings>;
   /** Each as `NAME: what is wrong`. */
@@ -28,10 +34,13 @@ interface ReadSettings {
  * Reads all settings.
  * @throws TidemarkError CONFIGURATION_INVALID naming every faulty setting, one a line.
  */
-export function loadSettings(options: LoadOptions = {}): Settings {
-  const { settings, faults } = readSettings(options);
+export const loadSettings = (options: LoadOptions = {}): Settings => loadGivenSettings(options).settings;
+
+/** The same, for whoever tells a setting that was given from one that has its default. */
+export function loadGivenSettings(options: LoadOptions = {}): GivenSettings {
+  const { settings, given, faults } = readSettings(options);
   if (faults.length > 0) throw settingsInvalid(faults);
-  return settings as Settings;
+  return { settings: settings as Settings, given };
 }
 
 export const settingsInvalid = (faults: readonly string[]): TidemarkError =>
@@ -45,8 +54,11 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
   const faults: string[] = [];
   const faulty = new Set<SettingName>();
   const values: Record<string, unknown> = {};
+  const names = new Set<SettingName>();
   for (const [name, setting] of Object.entries(SETTINGS) as [SettingName, Setting][]) {
-    const text = options.flags?.[name] ?? nonBlank(env[name]) ?? nonBlank(file[name]) ?? setting.default;
+    const given = options.flags?.[name] ?? nonBlank(env[name]) ?? nonBlank(file[name]);
+    if (given !== undefined) names.add(name);
+    const text = given ?? setting.default;
     if (text === undefined) continue;
     const parsed = parseSetting(setting, text, cwd);
     if ('value' in parsed) values[name] = parsed.value;
@@ -63,7 +75,7 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
   for (const name of Object.keys({ ...file, ...env })) {
     if (name.startsWith('SVC_') && !(name in SETTINGS)) faults.push(`${name}: no such setting${suggestion(name)}`);
   }
-  return { settings, faults };
+  return { settings, given: names, faults };
 }
 
 /** What is wrong between settings that are each valid. */

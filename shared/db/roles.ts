@@ -207,6 +207,8 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   ledger: { ...READ, ingest: 'si' },
   // Ingest analyses the table when many small partitions have been proved.
   partitions: { ...READ, ingest: 'siudm' },
+  // A pin is neither changed nor removed.
+  pinned_settings: { ingest: 'si' },
   proof_head: { ...READ, ingest: 'siu' },
   proof_leaves: { ...READ, ingest: 'siu' },
   read_roles: {},

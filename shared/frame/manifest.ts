@@ -70,6 +70,8 @@ export interface Manifest extends PartitionFacts, SourceFacts {
   readonly to_ms: number;
   readonly synthetic: boolean;
   readonly document: DocumentFacts;
+  /** The values of the settings that select what is read of the source, by setting; none for a sample. */
+  readonly pinned?: Readonly<Record<string, string>>;
   /** Ingest time of the partition; every replay copies it. No digest covers it. */
   readonly ingested_at_ms: number;
 }
@@ -109,7 +111,7 @@ const SHAPE: Readonly<
   Record<
     Exclude<
       keyof Manifest,
-      'format' | 'totals' | 'document' | 'missing_offsets' | 'record_sha256' | (typeof OPTIONAL)[number]
+      'format' | 'totals' | 'document' | 'pinned' | 'missing_offsets' | 'record_sha256' | (typeof OPTIONAL)[number]
     >,
     'string' | 'integer' | 'flag'
   >
@@ -157,10 +159,12 @@ export function parseManifest(raw: Uint8Array, position: string): Manifest {
   for (const name of ['totals', 'document'] as const) {
     if (typeof manifest[name] !== 'object' || manifest[name] === null) faulty.push(name);
   }
-  const { missing_offsets: missing } = manifest;
+  const { missing_offsets: missing, pinned = {} } = manifest;
   if (missing !== undefined && !(Array.isArray(missing) && missing.every((one) => typeof one === 'string'))) {
     faulty.push('missing_offsets');
   }
+  const isByName = typeof pinned === 'object' && pinned !== null && !Array.isArray(pinned);
+  if (!isByName || !Object.values(pinned).every((value) => typeof value === 'string')) faulty.push('pinned');
   if (!['string', 'undefined'].includes(typeof manifest.record_sha256)) faulty.push('record_sha256');
   for (const name of OPTIONAL) {
     if (manifest[name] !== undefined && !Number.isSafeInteger(manifest[name])) faulty.push(name);

@@ -280,6 +280,12 @@ export interface DatasetDefinition {
    * source may be set. The synthetic sample is loaded only while none of them is set.
    */
   readonly locations: Readonly<Record<string, readonly string[]>>;
+  /**
+   * The settings that select what is read of the sources, wherever it lies. The first proof of what a source published pins
+   * their values (shared/db/pinned-settings.ts). Each with the pattern by which a document's name states the value in its first
+   * group: manifests of earlier releases do not name it. PostgreSQL reads the patterns, too.
+   */
+  readonly pinned?: Readonly<Record<string, RegExp>>;
   /** Settings that this dataset adds to those of `shared/config/settings.ts`. */
   readonly settings?: Readonly<Record<string, Setting>>;
   readonly partition: PartitionKind;

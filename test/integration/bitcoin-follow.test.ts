@@ -88,6 +88,19 @@ test('overlapping ranges asked for twice at once: one command names the other, a
   expect([blocks, heights]).toEqual([chain.height + 1, chain.height + 1]);
 });
 
+test('the chain that was proved first is pinned for all seven datasets: another is refused, and it need not be given', async () => {
+  expect(await bitcoin.rows('select setting, value from pinned_settings')).toEqual([
+    { setting: 'SVC_BITCOIN_NETWORK', value: 'regtest' },
+  ]);
+  for (const feed of ['bitcoin', 'bitcoin_mempool_state']) {
+    const { exit, json } = await bitcoin.run(['backfill', feed], { SVC_BITCOIN_NETWORK: 'main' });
+    expect([feed, exit, json.error?.code]).toEqual([feed, 2, 'SOURCE_PINNED']);
+  }
+  // A blank setting is none; the default is main.
+  const { exit, json } = await bitcoin.backfill(0, 10, { SVC_BITCOIN_NETWORK: '' });
+  expect([exit, json.unchanged]).toEqual([0, 6]);
+});
+
 test('a transaction of nearly four megabytes is one row, from events in parts', async () => {
   const [{ height, bytes, index }] = await bitcoin.rows<Json>(
     `select block_height::int as height, transaction_index::int as index, length(witness_data) as bytes

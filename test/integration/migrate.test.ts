@@ -485,6 +485,7 @@ describe('the live tables', () => {
       'export_audit_heads',
       'exports',
       'lakes',
+      'pinned_settings',
       'proof_head',
       'proof_leaves',
       'read_roles',

@@ -41,6 +41,10 @@ describe('a state folder of an earlier release', () => {
     }
     const { json } = await kept.run(['migrate']);
     expect(json).toMatchObject({ ok: true, applied: files.slice(APPLIED_THEN), present: files.slice(0, APPLIED_THEN) });
+    // Of what was published, and not of the samples.
+    await using client = await connect({ url: kept.stack.databaseUrl, name: 'test' });
+    const { rows } = await client.query('select setting, value, partition_key from pinned_settings');
+    expect(rows).toEqual([{ setting: 'SVC_EXCHANGE_A_SYMBOL', value: 'BTCUSDT', partition_key: '2024-03-01' }]);
   });
 
   test('belongs to roles from then on: nothing connects as its superuser any more', async () => {

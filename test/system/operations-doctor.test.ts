@@ -8,6 +8,7 @@ import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
 import type { CheckContext, Finding } from '../../pipelines/cli/doctor/types.ts';
 import { fedDatasets } from '../../pipelines/sources/index.ts';
 import { loadSettings } from '../../shared/config/load.ts';
+import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
@@ -40,6 +41,7 @@ beforeAll(async () => {
       env: { ...system.settings, SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX },
       cwd: system.env.dir,
     }),
+    given: new Set(),
     datasets: fedDatasets(),
     database,
     roleUrls: { SVC_DATABASE_URL: system.env.databaseUrls.ingest },
@@ -343,6 +345,34 @@ const FAULTS: readonly Fault[] = [
     make: async () => settings({ SVC_EXCHANGE_C_BASE_URL: new URL('http://127.0.0.1:9/') }),
     says: /SVC_EXCHANGE_C_BASE_URL: .*ECONNREFUSED/,
     fix: /correct the setting/,
+  },
+  {
+    check: 'pinned',
+    name: 'a setting has another value than the first proof pinned',
+    make: async () => ({
+      ...settings({ SVC_EXCHANGE_A_SYMBOL: 'ETHUSDT' }),
+      given: new Set<SettingName>(['SVC_EXCHANGE_A_SYMBOL']),
+    }),
+    says: /SVC_EXCHANGE_A_SYMBOL: is ETHUSDT, but the proof of exchange_a_spot_trades 2024-05-01 pinned it to BTCUSDT/,
+    fix: /set it back to BTCUSDT or leave it unset/,
+  },
+  {
+    check: 'pinned',
+    name: 'a day of another symbol was proved by a release that did not pin it',
+    make: () =>
+      sql(
+        `update partitions set manifest = (manifest - 'pinned') || jsonb_build_object('document', manifest -> 'document'
+             || '{"name": "ETHUSDT-trades-2024-05-02.zip"}') where partition_key = $1`,
+        [DAYS[1]],
+      ),
+    mend: () =>
+      sql(
+        `update partitions set manifest = manifest || jsonb_build_object('document', manifest -> 'document'
+             || '{"name": "BTCUSDT-trades-2024-05-02.zip"}') where partition_key = $1`,
+        [DAYS[1]],
+      ),
+    says: /1 proved partitions, from 2024-05-02 on, are of SVC_EXCHANGE_A_SYMBOL ETHUSDT, which is pinned to BTCUSDT/,
+    fix: /tidemark reingest exchange_a_spot_trades/,
   },
   {
     check: 'rights',

@@ -12,6 +12,7 @@ import type { ParsedCommand } from '../options.ts';
 import { SELECTION } from '../options.ts';
 import { Summary, table } from '../output.ts';
 import { selectedFeeds } from '../over-partitions.ts';
+import { settingsFor } from '../pinned.ts';
 import type { WaitingProjector } from '../projector.ts';
 
 export async function runBackfill(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
@@ -21,6 +22,7 @@ export async function runBackfill(command: ParsedCommand, waiting?: WaitingProje
   for (const feed of named) checkSelection(feed, selectionFor(feed, command, named.length > 1));
   await using context = await openContext(command, 'backfill');
   const chosen = selectedFeeds(command.positionals, context.settings);
+  await settingsFor(context, chosen);
   const requestOf = (feed: Feed): IngestRequest => {
     const selection = selectionFor(feed, command, chosen.length > 1);
     checkSelection(feed, selection);

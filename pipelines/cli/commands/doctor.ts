@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import { statfs } from 'node:fs/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
-import { readSettings } from '../../../shared/config/load.ts';
+import { type GivenSettings, readSettings } from '../../../shared/config/load.ts';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { type Client, connect, describeUrl } from '../../../shared/db/connect.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
@@ -66,7 +66,7 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
   // A check may wait for a lock of the database. What it waits for ends with the connections.
   const stopped = once(stopping.signal, 'abort').then(() => Promise.reject(stopping.signal.reason));
   stopped.catch(() => {}); // awaited below
-  const reached = await reach(settings, cleanup, stopping.signal);
+  const reached = await reach({ settings, given: read.given }, cleanup, stopping.signal);
   reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
   for (const check of wanted) {
     stopping.signal.throwIfAborted();
@@ -121,7 +121,7 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
 }
 
 /** Reaches each store separately, so that the outage of one does not hide the other's findings. */
-async function reach(settings: Settings, cleanup: AsyncDisposableStack, signal: AbortSignal) {
+async function reach({ settings, given: names }: GivenSettings, cleanup: AsyncDisposableStack, signal: AbortSignal) {
   const findings: Finding[] = [];
   const attempt = async <T>(subject: string, fix: string, work: () => Promise<T>): Promise<T | undefined> => {
     try {
@@ -166,6 +166,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack, signal: 
         });
   const context: Partial<CheckContext> = {
     settings,
+    given: names,
     datasets: fedDatasets(),
     accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
     database,

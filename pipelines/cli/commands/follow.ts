@@ -10,12 +10,14 @@ import type { UnitResult } from '../../publisher/backfill.ts';
 import type { Feed } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
-import { ingest, isNotYet, openRun } from '../ingest.ts';
+import { ingest, openRun } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { Summary } from '../output.ts';
 import { ALL, selectedFeeds } from '../over-partitions.ts';
+import { settingsFor } from '../pinned.ts';
 import { startProjector } from '../projector.ts';
+import { isNotYet } from '../source-failures.ts';
 
 export interface Pauses {
   readonly firstMs: number;
@@ -67,7 +69,7 @@ export async function keepRestarting(
 }
 
 /** Codes of a unit that make every later unit fail, too. */
-const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND']);
+const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND', 'SOURCE_PINNED']);
 /**
  * Process id of the supervisor that started this process. The process ends with its supervisor, which alone would stop it.
  */
@@ -77,6 +79,7 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'follow');
   const names = command.positionals.length > 0 ? command.positionals : [ALL];
   const chosen = withCompanions(selectedFeeds(names, context.settings));
+  await settingsFor(context, chosen);
   const summary = new Summary('follow', chosen, context.output);
   context.stack.supervise();
   const keys = chosen.flatMap(({ datasets }) => datasets.map(({ key }) => key));
@@ -138,7 +141,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       summary.add(feed, unit);
       faulty = await recordUnit(run, unit, faulty);
       answers = true;
-      if (unit.code !== undefined && STOPPING.has(unit.code)) throw new StoppedByLog(unit);
+      if (unit.code !== undefined && STOPPING.has(unit.code)) throw new StoppedByUnit(unit);
     }
     if (!signal.aborted) throw new Error(`${feed.name} ended unexpectedly`);
   };
@@ -168,7 +171,7 @@ async function recordUnit(run: RunRecorder, { state, code, reason }: UnitResult,
   return faulty + 1;
 }
 
-class StoppedByLog extends Error {
+class StoppedByUnit extends Error {
   constructor({ code, reason }: UnitResult) {
     super(`${code}: ${reason}`);
   }

@@ -1,7 +1,7 @@
 import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
-import type { Catalog } from '../../../shared/db/catalog.ts';
+import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { explain } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
@@ -24,14 +24,22 @@ import { grouped, table } from '../output.ts';
 
 /** The status of a dataset: the figures that monitoring reports too (shared/status), and more for the operator. */
 export async function datasetStatus(
-  needs: { pool: Pool; catalog: Catalog; connection: NatsConnection },
+  needs: Pick<Context, 'pool' | 'catalog' | 'settings' | 'given'> & { readonly connection: NatsConnection },
   { dataset, overview, ranges }: DatasetStatus,
 ) {
-  const { pool, catalog, connection } = needs;
+  const { pool, catalog, connection, settings, given } = needs;
+  const pins = await readPins(pool, [dataset]);
+  const conflicts = conflictsWith(pins, settings, given);
   const unproved = await catalog.unproved(dataset, 100);
   const late = await catalog.ledger(dataset, 'late_arrival_refused', 20);
   return {
     ...overview,
+    /** `given`: the other value that the setting has now, with which nothing is read. */
+    pinned: pins.map((pin) => ({
+      setting: pin.setting,
+      value: pin.value,
+      given: conflicts.find((one) => one.pin === pin)?.given ?? null,
+    })),
     proved_ranges: ranges.proved,
     gaps: ranges.gaps,
     offset_breaks: hasConsecutiveDays(dataset) ? await offsetBreaks(pool, dataset) : [],
@@ -88,7 +96,7 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const asked = command.positionals[0];
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
-  const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
+  const needs = { ...context, connection: await context.nats() };
   const { statuses, columnstore, proofLog, lakes } = await statusesOf(context);
   const all: Status[] = [];
   for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
@@ -141,6 +149,10 @@ export function describeStatus(status: Status): string {
           status.rows,
         ],
       ],
+    ),
+    ...status.pinned.map(
+      ({ setting, value, given }) =>
+        `pinned    ${setting} to ${value}${given === null ? '' : `; it is set to ${given}, with which nothing is read`}`,
     ),
     ...status.proved_ranges.map((range) => `proved    ${describeStretch(range)}`),
     ...status.gaps.map((gap) => `gap       ${describeStretch(gap)}`),

@@ -1,6 +1,6 @@
 /** A check of the doctor: an entry of a table that reads and changes nothing. */
 import type { JetStreamManager } from '@nats-io/jetstream';
-import type { Settings } from '../../../shared/config/settings.ts';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import type { Client } from '../../../shared/db/connect.ts';
 import type { NatsRole } from '../../../shared/nats/accounts.ts';
 import type { NatsConnection } from '../../../shared/nats/connect.ts';
@@ -24,6 +24,8 @@ export interface Account {
 
 export interface CheckContext {
   readonly settings: Settings;
+  /** The names of those that were given and do not have their defaults. */
+  readonly given: ReadonlySet<SettingName>;
   readonly datasets: readonly DatasetDefinition[];
   readonly database: Client;
   /** The URLs that processes connect with, by the name of their setting. */

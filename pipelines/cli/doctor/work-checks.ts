@@ -5,6 +5,7 @@ import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
 import type { Client } from '../../../shared/db/connect.ts';
+import { conflictsWith, foreignPartitions, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import { rangedColumns } from '../../../shared/proof/value-ranges.ts';
@@ -151,6 +152,29 @@ const sources: Check = {
   },
 };
 
+const pinned: Check = {
+  name: 'pinned',
+  doc: 'the settings that select what is read are those of the first proof, and what is proved was read with them',
+  needs: ['database'],
+  async run({ settings, given, database, datasets }) {
+    const conflicts = conflictsWith(await readPins(database, datasets), settings, given);
+    const findings = conflicts.map(({ pin: { setting, value, dataset, partition }, given: other }) =>
+      fault(
+        setting,
+        `is ${other}, but the proof of ${dataset} ${partition} pinned it to ${value}: nothing is read with it`,
+        `set it back to ${value} or leave it unset; ${other} needs a state folder of its own`,
+      ),
+    );
+    for (const dataset of datasets) {
+      for (const { pin, value, partitions, first } of await foreignPartitions(database, dataset)) {
+        const what = `${partitions} proved partitions, from ${first} on, are of ${pin.setting} ${value}, which is pinned to ${pin.value}`;
+        findings.push(fault(dataset.key, what, `./tidemark reingest ${dataset.key} ... --reason "..." replaces them`));
+      }
+    }
+    return findings;
+  },
+};
+
 async function unreachable(location: URL): Promise<string | undefined> {
   if (location.protocol === 'file:') {
     const path = fileURLToPath(location);
@@ -202,7 +226,7 @@ const proofLog: Check = {
   },
 };
 
-export const WORK_CHECKS: readonly Check[] = [partitions, work, sources, proofLog];
+export const WORK_CHECKS: readonly Check[] = [partitions, work, sources, pinned, proofLog];
 
 const OWN_MATRIX =
   './tidemark rights init, fill in its forms, and name the matrix in .env as SVC_SOURCE_RIGHTS_MATRIX_PATH';

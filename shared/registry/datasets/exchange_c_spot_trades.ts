@@ -7,6 +7,7 @@ export const exchangeCSpotTrades = {
   title: 'Exchange C spot trades',
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
+  pinned: { SVC_EXCHANGE_C_SYMBOL: /^(.+)[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/ },
   settings: {
     SVC_EXCHANGE_C_BASE_URL: {
       group: 'Sources',

@@ -1,0 +1,138 @@
+/** Settings that select what is read: which they are, what a document's name says of them, and which value is in force. */
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { documentFor } from '../../pipelines/sources/exchange_a/source.ts';
+import { documentName as documentOfB } from '../../pipelines/sources/exchange_b/source.ts';
+import { archiveUrl as archiveOfC } from '../../pipelines/sources/exchange_c/source.ts';
+import { loadGivenSettings } from '../../shared/config/load.ts';
+import { SETTINGS } from '../../shared/config/settings.ts';
+import { conflictsWith, type Pin, selectedValues, statedValues, withPins } from '../../shared/db/pinned-settings.ts';
+import { codeOf } from '../../shared/errors.ts';
+import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
+import { DATASETS, datasetOf } from '../../shared/registry/index.ts';
+
+const cwd = mkdtempSync(join(tmpdir(), 'tidemark-pins-'));
+const load = (env: Record<string, string> = {}) => loadGivenSettings({ env, cwd });
+const PIN: Pin = {
+  setting: 'SVC_EXCHANGE_A_SYMBOL',
+  value: 'ETHUSDT',
+  dataset: 'exchange_a_spot_trades',
+  partition: '2024-01-01',
+};
+
+describe('the settings', () => {
+  test('that are pinned select what is read of a source, and none says where it lies', () => {
+    const pinned = [...DATASETS.values()].map(({ key, pinned = {} }) => [key, Object.keys(pinned)] as const);
+    const expected: Record<string, string[]> = {
+      exchange_a_spot_trades: ['SVC_EXCHANGE_A_SYMBOL'],
+      exchange_b_spot_trades: ['SVC_EXCHANGE_B_INSTRUMENT'],
+      exchange_c_spot_trades: ['SVC_EXCHANGE_C_SYMBOL'],
+    };
+    for (const [key, names] of pinned) {
+      const of = key.startsWith('bitcoin_') ? ['SVC_BITCOIN_NETWORK'] : (expected[key] ?? []);
+      expect([key, names]).toEqual([key, of]);
+    }
+    const locations = new Set([...DATASETS.values()].flatMap((dataset) => Object.values(dataset.locations).flat()));
+    for (const name of pinned.flatMap(([, names]) => names)) {
+      expect(Object.keys(SETTINGS)).toContain(name);
+      expect(locations).not.toContain(name);
+    }
+  });
+
+  test('that were given are told from those with a default: by flag, environment or file, not by a blank', () => {
+    writeFileSync(join(cwd, '.env'), 'SVC_EXCHANGE_B_INSTRUMENT=BTC-USDT\nSVC_EXCHANGE_C_SYMBOL=\n');
+    const flags = { SVC_BITCOIN_NETWORK: 'main' };
+    const { given, settings } = loadGivenSettings({ cwd, flags, env: { SVC_EXCHANGE_A_SYMBOL: ' ' } });
+    expect([...given].sort()).toEqual(['SVC_BITCOIN_NETWORK', 'SVC_EXCHANGE_B_INSTRUMENT']);
+    expect(settings.SVC_EXCHANGE_A_SYMBOL).toBe('BTCUSDT');
+  });
+});
+
+describe('the value in force', () => {
+  test('is the pinned one of a setting that was not given, whatever its default', () => {
+    const { settings, given } = load();
+    expect(withPins([PIN], settings, given).SVC_EXCHANGE_A_SYMBOL).toBe('ETHUSDT');
+    expect(withPins([], settings, given)).toEqual(settings);
+  });
+
+  test.each(['BTCUSDT', 'ethusdt'])(
+    'is refused where it was given as %s, naming both values and what to do',
+    (value) => {
+      const { settings, given } = load({ SVC_EXCHANGE_A_SYMBOL: value });
+      let refusal: unknown;
+      try {
+        withPins([PIN], settings, given);
+      } catch (error) {
+        refusal = error;
+      }
+      expect(codeOf(refusal)).toBe('SOURCE_PINNED');
+      const { message } = refusal as Error;
+      for (const part of [
+        'SVC_EXCHANGE_A_SYMBOL',
+        value,
+        'ETHUSDT',
+        '2024-01-01',
+        'set it back',
+        'unset',
+        'state folder',
+      ]) {
+        expect(message).toContain(part);
+      }
+      expect(conflictsWith([PIN], settings, given)).toEqual([{ pin: PIN, given: value }]);
+    },
+  );
+
+  test('may be given as it is pinned, and another address with it', () => {
+    const { settings, given } = load({
+      SVC_EXCHANGE_A_SYMBOL: 'ETHUSDT',
+      SVC_EXCHANGE_A_BASE_URL: 'http://mirror.example/',
+    });
+    expect(withPins([PIN], settings, given)).toEqual(settings);
+  });
+});
+
+describe('a manifest', () => {
+  const stated = (key: string, name: string, more: Partial<Manifest> = {}) =>
+    statedValues(datasetOf(key), { document: { name, sha256: '', bytes: 0, granularity: '' }, ...more } as Manifest);
+  const base = new URL('http://vendor.example/');
+
+  test.each([
+    ['exchange_a_spot_trades', 'SVC_EXCHANGE_A_SYMBOL', (of: string) => documentFor(base, of, '2024-01-01').name],
+    ['exchange_a_spot_trades', 'SVC_EXCHANGE_A_SYMBOL', (of: string) => documentFor(base, of, '2024-01').name],
+    ['exchange_b_spot_trades', 'SVC_EXCHANGE_B_INSTRUMENT', (of: string) => documentOfB(of, '2024-01-01')],
+    [
+      'exchange_c_spot_trades',
+      'SVC_EXCHANGE_C_SYMBOL',
+      (of: string) => decodeURIComponent(archiveOfC(base, of, '2024-01-01').pathname.split('/').at(-1)!),
+    ],
+    ['bitcoin_block_headers', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-blocks-0-19`],
+    ['bitcoin_mempool_state', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-mempool-1735689600000.json.zst`],
+  ])('of an earlier release names %s by its document', (key, setting, nameOf) => {
+    for (const value of ['BTCUSDT', 'BTC-USDT', 'BTC-USDT-trades-2', 'testnet4', 'BTC2024-01-01']) {
+      expect(stated(key, nameOf(value))).toEqual({ [setting]: value });
+    }
+    expect(stated(key, 'any other name')).toEqual({});
+    // What the manifest says itself comes first.
+    expect(stated(key, nameOf('ETHUSDT'), { pinned: { [setting]: 'X' } })).toEqual({ [setting]: 'X' });
+  });
+
+  test('states nothing of funds and series, which no setting selects', () => {
+    expect(stated('etf_daily_metrics', 'X-trades-2024-01-01.zip')).toEqual({});
+    expect(selectedValues(load().settings, [datasetOf('macro_series_metrics')])).toEqual({});
+    expect(
+      selectedValues(load().settings, [datasetOf('bitcoin_block_headers'), datasetOf('bitcoin_mempool_state')]),
+    ).toEqual({ SVC_BITCOIN_NETWORK: 'main' });
+  });
+
+  test.each([[null], [['BTCUSDT']], ['BTCUSDT'], [{ SVC_EXCHANGE_A_SYMBOL: 1 }]])(
+    'whose pinned values are %j is damaged',
+    (pinned) => {
+      const bytes = Buffer.from(JSON.stringify({ format: 1, pinned }));
+      expect(() => parseManifest(bytes, 'sequence 1')).toThrow(/out of range: .*pinned/);
+      const right = Buffer.from(JSON.stringify({ format: 1, pinned: { SVC_EXCHANGE_A_SYMBOL: 'BTCUSDT' } }));
+      expect(() => parseManifest(right, 'sequence 1')).not.toThrow(/pinned/);
+    },
+  );
+});
