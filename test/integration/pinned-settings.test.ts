@@ -171,9 +171,9 @@ describe('a pin', () => {
 });
 
 describe('what nobody has proved yet', () => {
-  test.each([
-    ['given another value is refused once it is', ETH, REFUSED, 'SOURCE_PINNED'],
-    ['not given takes that of the log', {}, { exit: 0, code: undefined }, undefined],
+  test.each<[string, Record<string, string>, ReturnType<typeof refusal>]>([
+    ['given another value is refused once it is', ETH, REFUSED],
+    ['not given takes that of the log', {}, { exit: 0, code: undefined }],
   ])('and waits in the log, as after a kill or with a new database: a setting that is %s', async (_, env, expected) => {
     await using system = await System.create();
     // The default is BTCUSDT.
