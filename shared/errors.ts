@@ -62,11 +62,13 @@ export const ERROR_CODES = {
   SOURCE_TRUNCATED: { transient: true, remedy: 'The document ended early; fetch it again.' },
   SOURCE_CHECKSUM_MISSING: {
     transient: false,
-    remedy: 'Ask the vendor for the checksum that it publishes beside each document; this document has none.',
+    remedy:
+      'Ask the vendor for the checksum that it publishes beside each document; this document has none that can be used.',
   },
   SOURCE_CHECKSUM_MISMATCH: {
     transient: true,
-    remedy: "The bytes do not match the vendor's checksum; fetch the document again.",
+    remedy:
+      'The document and the checksum that the vendor states do not belong together; fetch both again, and ask the vendor if they stay so.',
   },
   SOURCE_ARCHIVE_INVALID: {
     transient: false,

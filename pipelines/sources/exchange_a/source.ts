@@ -5,7 +5,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DAY_MS } from '../../../shared/dates.ts';
-import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
+import { codeOf, type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
@@ -121,33 +121,67 @@ async function fetchChecksum(
 
 /** File names of the vendor's documents. */
 const DOCUMENT_NAME = /^\w{1,32}-trades-[\d-]{4,10}\.zip$/;
-/**
- * An error states the length of an unreadable checksum file instead of its text: errors are stored and served, and the
- * text may be anything.
- */
-const lengthOf = (text: string) => `(${text.length} characters)`;
+/** As sha256sum writes it: the digest, two blanks or a blank and an asterisk, the file's path. */
+const GNU_LINE = /^([0-9a-f]{32,128})(?:\s+\*?(\S.*))?$/i;
+/** As the BSDs and openssl write it: `SHA256 (NAME) = HEX`, `SHA2-256(NAME)= HEX`. */
+const BSD_LINE = /^(\w[\w/-]*)\s*\((.+)\)\s*=\s*([0-9a-f]{32,128})$/i;
+const SHA256_DIGITS = 64;
+
+/** A line of a checksum file that states the digest of a file. */
+interface ChecksumLine {
+  readonly digest: string;
+  readonly isSha256: boolean;
+  /** With `/` between folders and no `./` before; undefined where the line names no file. */
+  readonly path: string | undefined;
+}
+
+function checksumLine(line: string): ChecksumLine | undefined {
+  const [, algorithm, inBrackets, ofBsd] = BSD_LINE.exec(line) ?? [];
+  const [, digest, path] = algorithm === undefined ? (GNU_LINE.exec(line) ?? []) : [line, ofBsd, inBrackets];
+  if (digest === undefined) return undefined;
+  return {
+    digest: digest.toLowerCase(),
+    isSha256: digest.length === SHA256_DIGITS && /^SHA(?:2-)?256$/i.test(algorithm ?? 'SHA256'),
+    path: path?.replaceAll('\\', '/').replace(/^(?:\.\/+)+/, ''),
+  };
+}
+
+const nameIn = (path: string | undefined) => path?.split('/').at(-1);
 
 /**
- * Parses the one line: the sha256 in hex, then the file's name as sha256sum writes it (after two spaces, or a space and
- * an asterisk).
+ * The sha256 that the checksum file states of the document. Other lines may name other files or state other digests; a line
+ * without a name counts where it is the only one.
+ *
+ * A refusal states the length of the text instead of the text: errors are stored and served, and the text may be anything.
  */
-function parseChecksum(text: string, document: ExchangeADocument): string {
-  const line = text.replace(/^\uFEFF/, '').trim();
-  const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
-  if (parts === null)
-    throw checksumFault(
-      'SOURCE_CHECKSUM_MISSING',
-      document,
-      `has a checksum file that holds no sha256 ${lengthOf(text)}`,
-    );
-  const [, sha256, name] = parts;
-  if (name !== undefined && name !== document.name)
-    throw checksumFault(
-      'SOURCE_CHECKSUM_MISMATCH',
-      document,
-      `has a checksum file for ${DOCUMENT_NAME.test(name) ? name : `another document ${lengthOf(text)}`}`,
-    );
-  return sha256.toLowerCase();
+export function parseChecksum(text: string, document: ExchangeADocument): string {
+  const written = text
+    .replace(/^\uFEFF/, '')
+    .split(/[\r\n]+/)
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  const lines = written.flatMap((line) => checksumLine(line) ?? []);
+  const refused = (code: ChecksumCode, what: string) =>
+    checksumFault(code, document, `has a checksum file ${what} (${text.length} characters)`);
+  if (lines.length === 0) throw refused('SOURCE_CHECKSUM_MISSING', 'that holds no sha256');
+  const isUnnamed = written.length === 1 && lines[0].path === undefined;
+  const own = isUnnamed ? lines : lines.filter(({ path }) => nameIn(path) === document.name);
+  if (own.length === 0) {
+    const other = nameIn(lines[0].path) ?? '';
+    if (written.length > 1)
+      throw refused('SOURCE_CHECKSUM_MISMATCH', `of ${written.length} lines, none of which names it`);
+    throw refused('SOURCE_CHECKSUM_MISMATCH', `for ${DOCUMENT_NAME.test(other) ? other : 'another document'}`);
+  }
+  const stated = own.filter(({ isSha256 }) => isSha256);
+  if (stated.length === 0) {
+    const what = `that states a digest of ${own[0].digest.length} digits of it, which is no sha256`;
+    throw refused('SOURCE_CHECKSUM_MISSING', what);
+  }
+  // Of several paths that end in its name, one without a folder is the document beside the checksum file.
+  const beside = stated.filter(({ path }) => path === document.name);
+  const digests = new Set((beside.length > 0 ? beside : stated).map(({ digest }) => digest));
+  if (digests.size > 1) throw refused('SOURCE_CHECKSUM_MISMATCH', `that states ${digests.size} sha256 of it`);
+  return [...digests][0];
 }
 
 function mismatch(
@@ -163,12 +197,9 @@ function mismatch(
   );
 }
 
-function checksumFault(
-  code: 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH',
-  document: ExchangeADocument,
-  what: string,
-  cause?: unknown,
-): TidemarkError {
+type ChecksumCode = 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH';
+
+function checksumFault(code: ChecksumCode, document: ExchangeADocument, what: string, cause?: unknown): TidemarkError {
   const details = { ...detailsOf(document), checksumUrl: displayUrl(document.checksumUrl) };
   return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
 }
@@ -195,9 +226,17 @@ function rangeOf(period: string): Pick<ExchangeADocument, 'granularity' | 'start
   return { granularity, startMs, endMs };
 }
 
-/** Reads the sha256 that the vendor publishes for a document, without fetching the document. */
-export async function publishedChecksum(options: ExchangeAFetchOptions): Promise<string> {
-  return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {});
+/**
+ * Reads the sha256 that the vendor publishes for a document, without fetching the document; undefined where there is no checksum
+ * file, since the document may be gone with it.
+ */
+async function publishedChecksum(options: ExchangeAFetchOptions): Promise<string | undefined> {
+  return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {}).catch(
+    (error) => {
+      if (codeOf(error) === 'SOURCE_CHECKSUM_MISSING' && codeOf(error.cause) === 'SOURCE_NOT_FOUND') return undefined;
+      throw error;
+    },
+  );
 }
 
 export interface ExchangeAOptions extends TradeFetching {
