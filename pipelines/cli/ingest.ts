@@ -57,6 +57,11 @@ export class PrefetchingSource implements Source, AsyncDisposable {
     return await this.#source.publishedSha256(request);
   }
 
+  get openUnlessKnown(): Source['openUnlessKnown'] {
+    const source = this.#source;
+    return source.openUnlessKnown && ((request, known) => source.openUnlessKnown!(request, known));
+  }
+
   /** The next requests, in order. A fault of a prefetched document is thrown when the document's turn comes. */
   prepare(requests: readonly DocumentRequest[]): void {
     for (const request of requests.slice(0, this.#depth)) {
@@ -150,8 +155,9 @@ async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
   const progress = new IngestProgress(context.output, feed.name, planned);
   const counted = (result: UnitResult): UnitResult => {
     progress.ended();
-    // A followed document that does not exist yet has not failed.
-    if (request.kind !== 'follow' || !isNotYet(feed, result.code)) run.note(progress.count(result));
+    // A followed document that does not exist yet has not failed, and a late arrival is reported once.
+    const isQuiet = request.kind === 'follow' && (isNotYet(feed, result.code) || result.repeated);
+    if (!isQuiet) run.note(progress.count(result));
     return result;
   };
   for (const { dataset, partition, rows } of work.plan?.skipped ?? []) {

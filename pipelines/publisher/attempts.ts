@@ -59,6 +59,16 @@ type OpenedAttempt =
 
 export type OpenedPartition = OpenedAttempt | Extract<PartitionPlan, { kind: 'compare' }>;
 
+/** A document whose content was compared with that of a proved partition. */
+export interface ComparedDocument {
+  readonly document: DocumentFacts;
+  /** Why it was refused; undefined for equal content. */
+  readonly refusal?: string;
+}
+
+/** Most of them that are kept for a partition, should a vendor pack the same rows anew for each request. */
+const MAX_COMPARED = 20;
+
 interface OpenAttempt {
   readonly dataset: DatasetDefinition;
   readonly key: string;
@@ -71,8 +81,6 @@ export interface DocumentHistory {
   readonly open: Map<string, OpenAttempt>;
   /** Revisions that the command started, by partition. */
   readonly started: Map<string, number>;
-  /** Late arrivals that the ledger has recorded, by partition and digest of the document. */
-  readonly refused: Set<string>;
 }
 
 /** The newest message that the log holds of an attempt. */
@@ -86,6 +94,9 @@ const OPENED_TOGETHER: ReadonlySet<string> = new Set(['vintage', 'height']);
 
 export const nameOf = (dataset: DatasetDefinition, key: string) => `${dataset.key} ${key}`;
 
+const attemptName = (dataset: DatasetDefinition, { partitionKey, attempt }: KnownPartition) =>
+  `${nameOf(dataset, partitionKey)} ${attempt}`;
+
 const PUBLISHER_NAME = `${hostname()}:${process.pid}`;
 
 export class Attempts {
@@ -94,6 +105,8 @@ export class Attempts {
   readonly #options: PublishOptions;
   readonly #intent: Intent;
   readonly #log: Logger;
+  /** Documents beside the proved one that need not be fetched again, by partition and attempt. */
+  readonly #compared = new Map<string, ComparedDocument[]>();
   /** Partitions whose first attempt this reading of the document opened by lookahead, and that have not come yet. */
   readonly #lookahead = new Set<string>();
 
@@ -120,6 +133,27 @@ export class Attempts {
       if (planDocument(held, this.#intent).kind === 'fetch') break;
     }
     return { plan: planDocument(held, this.#intent), datasets };
+  }
+
+  /** The proved document, then those that were compared with it since, which only a document of one partition has been as a whole. */
+  async knownDocuments(
+    { document, proved }: Extract<DocumentPlan, { kind: 'ask' }>,
+    dataset: DatasetDefinition,
+  ): Promise<ComparedDocument[]> {
+    if (proved.length > 1) return [{ document }];
+    const refusals = await this.#catalog.refusals(dataset, proved[0].partitionKey);
+    const refused = refusals.map(({ document, reason }) => ({ document, refusal: reason }));
+    return [{ document }, ...refused, ...(this.#compared.get(attemptName(dataset, proved[0])) ?? [])];
+  }
+
+  /** Notes a document, so that it need not be fetched again while the vendor publishes it. */
+  remember(dataset: DatasetDefinition, proved: readonly KnownPartition[], compared: ComparedDocument): void {
+    if (dataset.partition.kind !== 'file_day') return;
+    const name = attemptName(dataset, proved[0]);
+    const others = (this.#compared.get(name) ?? []).filter(
+      ({ document: { sha256 } }) => sha256 !== compared.document.sha256,
+    );
+    this.#compared.set(name, [...others, compared].slice(-MAX_COMPARED));
   }
 
   /**

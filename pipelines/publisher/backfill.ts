@@ -28,6 +28,8 @@ export interface UnitResult {
   readonly code?: string;
   readonly reason?: string;
   readonly remedy?: string;
+  /** A late arrival with content that the ledger had before. */
+  readonly repeated?: true;
 }
 
 export interface BackfillNeeds {
@@ -304,7 +306,10 @@ class Proofs {
         this.#finished.push({ dataset: dataset.key, partition, state: 'unchanged', rows: outcome.rows });
         return true;
       case 'refused':
-        this.#finished.push(failure(unit, outcome.error, 0, 'refused'));
+        this.#finished.push({
+          ...failure(unit, outcome.error, 0, 'refused'),
+          ...(outcome.repeated ? { repeated: outcome.repeated } : {}),
+        });
         return false;
       case 'held':
         this.#finished.push(failure(unit, outcome.error, 0, 'quarantined'));

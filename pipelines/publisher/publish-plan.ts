@@ -5,6 +5,7 @@
  */
 
 import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
+import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import type { PartitionKind } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup, captureKey } from '../../shared/registry/keys.ts';
@@ -28,8 +29,8 @@ export interface Intent {
 export type DocumentPlan =
   /** Every partition is quarantined, and an operator has to act. The document is not fetched. */
   | { readonly kind: 'hold'; readonly quarantined: readonly KnownPartition[] }
-  /** Every partition is proved from this one document. It is fetched only if the vendor's published digest differs. */
-  | { readonly kind: 'ask_digest'; readonly sha256: string; readonly proved: readonly KnownPartition[] }
+  /** Every partition is proved from this one document. Another is fetched only if the vendor publishes it now. */
+  | { readonly kind: 'ask'; readonly document: DocumentFacts; readonly proved: readonly KnownPartition[] }
   | { readonly kind: 'fetch' };
 
 /** @param partitions those that the document is known to hold. */
@@ -42,10 +43,9 @@ export function planDocument(partitions: readonly PlannedPartition[], intent: In
     known.filter((row) => row.partitionKey === key && isProved(row, intent)),
   );
   if (proved.length < partitions.length) return { kind: 'fetch' };
-  const digests = new Set(proved.map(({ manifest }) => manifest?.document.sha256));
-  const [sha256] = digests;
-  if (digests.size > 1 || sha256 === undefined) return { kind: 'fetch' };
-  return { kind: 'ask_digest', sha256, proved };
+  const document = proved[0].manifest?.document;
+  const isOne = proved.every(({ manifest }) => manifest?.document.sha256 === document?.sha256);
+  return document && isOne ? { kind: 'ask', document, proved } : { kind: 'fetch' };
 }
 
 /** A partition that a document holds, and what the catalog knows of it. */

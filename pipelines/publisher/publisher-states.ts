@@ -132,7 +132,6 @@ export class Course implements DocumentHistory {
   readonly signal: AbortSignal;
   readonly open: DocumentHistory['open'] = new Map();
   readonly started = new Map<string, number>();
-  readonly refused = new Set<string>();
   #state: CourseState = 'planning';
 
   constructor(signal: AbortSignal) {

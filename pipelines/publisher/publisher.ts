@@ -17,6 +17,7 @@ import type {
   EventRun,
   OpenedDocument,
   PartitionEnd,
+  PublishedDocument,
   Source,
   SourceCheck,
 } from '../sources/feed-types.ts';
@@ -46,8 +47,11 @@ type Outcome =
   | { readonly kind: 'unchanged'; readonly rows: number }
   /** Nothing is published until an operator acts. */
   | { readonly kind: 'held'; readonly error: TidemarkError }
-  /** Other content is proved already, which the ledger records, or heights of another partition. */
-  | { readonly kind: 'refused'; readonly error: TidemarkError };
+  /**
+   * Other content is proved already, which the ledger records, or heights of another partition. `repeated`: the ledger had this
+   * content before.
+   */
+  | { readonly kind: 'refused'; readonly error: TidemarkError; readonly repeated?: true };
 
 export type PublishOutcome = OutcomeOf & Outcome;
 
@@ -153,13 +157,13 @@ export class Publisher {
     this.#leaseCheckedAt = Number.NEGATIVE_INFINITY;
     this.#attempts.beginReading();
     try {
-      const left = await this.#leave(request);
+      const { left, asked } = await this.#leave(request);
       if (left) {
         yield* left;
         return { kind: 'published', checks: [] };
       }
       course.enter('opened');
-      await using document = await this.#source.open(request);
+      await using document = asked ?? (await this.#source.open(request));
       yield* this.#read(reading, document, onProgress);
       return { kind: 'published', checks: document.checks ?? [] };
     } catch (error) {
@@ -347,19 +351,23 @@ export class Publisher {
           return { partition: partitionKey, differing: differingFacts(manifest, end.facts) };
         });
         const same = compared.find(({ differing }) => differing.length === 0);
-        if (same) return { kind: 'unchanged', dataset, partition: same.partition, rows };
+        if (same) {
+          this.#attempts.remember(dataset, opened.proved, { document });
+          return { kind: 'unchanged', dataset, partition: same.partition, rows };
+        }
         const { otherwise } = opened;
         if (otherwise.kind === 'hold') {
           return { kind: 'held', dataset, partition: key, error: quarantinedError(dataset, otherwise.quarantined) };
         }
         if (otherwise.kind === 'refuse') {
-          return await this.#refuse(
-            reading,
+          const outcome = await this.#refuse(
             { dataset, partition: key },
             compared.at(-1)?.differing ?? [],
             end,
             document,
           );
+          this.#attempts.remember(dataset, opened.proved, { document, refusal: outcome.error.message });
+          return outcome;
         }
         open.opened = await this.#attempts.openDiffering(dataset, otherwise.key, document, reading.course);
         step(track, messageOf(open.opened));
@@ -369,46 +377,65 @@ export class Publisher {
     }
   }
 
-  /** Records a late arrival, once even if an outage has the document read again. */
   async #refuse(
-    { course }: Reading,
     { dataset, partition }: OutcomeOf,
     differing: readonly string[],
     end: PartitionEnd,
     document: DocumentFacts,
-  ): Promise<PublishOutcome> {
-    const error = new TidemarkError(
-      'PARTITION_LATE_ARRIVAL',
-      `${dataset.key} ${partition} is proved; ${document.name} now has other content (${differing.join(', ')})`,
-      { details: { dataset: dataset.key, partition, document: document.name } },
-    );
-    const name = `${nameOf(dataset, partition)} ${document.sha256}`;
-    if (!course.refused.has(name)) {
-      const details = { document, found: end.facts, differing };
-      await this.#catalog.recordRefusal(dataset, partition, error.message, details);
-      course.refused.add(name);
-    }
-    return { kind: 'refused', dataset, partition, error };
+  ): Promise<Extract<PublishOutcome, { kind: 'refused' }>> {
+    const why = `${dataset.key} ${partition} is proved; ${document.name} now has other content (${differing.join(', ')})`;
+    const details = { document, found: end.facts, differing };
+    const isNew = await this.#catalog.recordRefusal(dataset, partition, why, details);
+    const error = lateArrival(dataset, partition, why, document);
+    return { kind: 'refused', dataset, partition, error, ...(isNew ? {} : { repeated: true }) };
   }
 
-  /** The outcomes of a document that is not fetched; undefined for one that is. */
-  async #leave(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
+  /** The outcomes of a document that is left as it is, or the document of a vendor that was asked and publishes another. */
+  async #leave(request: DocumentRequest): Promise<{ left?: PublishOutcome[]; asked?: OpenedDocument }> {
     const { plan, datasets } = await this.#attempts.planDocument(request, this.#source.datasets[0]);
-    switch (plan.kind) {
-      case 'fetch':
-        return undefined;
-      case 'hold':
-        return plan.quarantined.map((row, index) => {
-          const dataset = datasets[index];
-          return { kind: 'held', dataset, partition: row.partitionKey, error: quarantinedError(dataset, row) };
-        });
-      case 'ask_digest':
-        if ((await this.#source.publishedSha256(request)) !== plan.sha256) return undefined;
-        return plan.proved.map(({ partitionKey: partition, manifest }, index) => {
-          return { kind: 'unchanged', dataset: datasets[index], partition, rows: manifest?.rows ?? 0 };
-        });
+    if (plan.kind === 'fetch') return {};
+    if (plan.kind === 'hold') {
+      const held = plan.quarantined.map((row, index): PublishOutcome => {
+        const dataset = datasets[index];
+        return { kind: 'held', dataset, partition: row.partitionKey, error: quarantinedError(dataset, row) };
+      });
+      return { left: held };
     }
+    const known = await this.#attempts.knownDocuments(plan, datasets[0]);
+    const published = await this.#ask(
+      request,
+      known.map(({ document }) => document),
+    );
+    if (published.kind === 'other') return { asked: published.document };
+    const { document, refusal } = known.find((one) => one.document.sha256 === published.sha256)!;
+    const left = plan.proved.map(({ partitionKey: partition, manifest }, index): PublishOutcome => {
+      const dataset = datasets[index];
+      if (refusal === undefined) return { kind: 'unchanged', dataset, partition, rows: manifest?.rows ?? 0 };
+      const error = lateArrival(dataset, partition, refusal, document);
+      return { kind: 'refused', dataset, partition, error, repeated: true };
+    });
+    return { left };
   }
+
+  async #ask(
+    request: DocumentRequest,
+    known: readonly DocumentFacts[],
+  ): Promise<PublishedDocument | { kind: 'other'; document?: undefined }> {
+    if (this.#source.openUnlessKnown) return await this.#source.openUnlessKnown(request, known);
+    const sha256 = await this.#source.publishedSha256(request);
+    const isKnown = sha256 !== undefined && known.some((document) => document.sha256 === sha256);
+    return isKnown ? { kind: 'known', sha256 } : { kind: 'other' };
+  }
+}
+
+function lateArrival(
+  dataset: DatasetDefinition,
+  partition: string,
+  why: string,
+  { name }: DocumentFacts,
+): TidemarkError {
+  const details = { dataset: dataset.key, partition, document: name };
+  return new TidemarkError('PARTITION_LATE_ARRIVAL', why, { details });
 }
 
 /** File days are reported one by one, other partitions when there are many or the oldest has waited. */

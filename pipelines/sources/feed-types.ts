@@ -86,6 +86,11 @@ export interface SourceCheck {
   readonly throughMs: number;
 }
 
+/** What a vendor publishes when it is asked about documents that are known. */
+export type PublishedDocument =
+  /** One of them still. */
+  { readonly kind: 'known'; readonly sha256: string } | { readonly kind: 'other'; readonly document: OpenedDocument };
+
 export interface Source<R extends DocumentRequest = DocumentRequest> {
   /** An item that names no dataset belongs to the first. */
   readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
@@ -93,6 +98,11 @@ export interface Source<R extends DocumentRequest = DocumentRequest> {
    * The digest the vendor publishes for a document, without fetching the document; undefined where there is none.
    */
   publishedSha256(request: R): Promise<string | undefined>;
+  /**
+   * Opens the document unless the vendor still publishes one of those that are known, the one seen last at the end. Of a
+   * source without such digests, which can ask for less than the whole document all the same.
+   */
+  openUnlessKnown?(request: R, known: readonly DocumentFacts[]): Promise<PublishedDocument>;
   /** Fetches, verifies and opens a document. */
   open(request: R): Promise<OpenedDocument>;
 }

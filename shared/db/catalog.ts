@@ -4,7 +4,7 @@
  */
 
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
-import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
+import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
@@ -50,6 +50,10 @@ const CHECKPOINT = rowsOf(checkpoints);
 const LEDGER = rowsOf(ledger);
 const PARTITION_STATUS = rowsOf(partitions, ['state', 'synthetic', 'revision', 'fromMs'], 'p');
 const OPENING = storedColumns(partitions, ['partitionKey', 'sourceId', 'span', 'fromMs', 'toMs']);
+/** Late arrivals at partition $2 of dataset $1 since an operator last had it published again, which they do not concern. */
+const REFUSALS = `ledger where dataset_id = $1 and partition_key = $2 and kind = 'late_arrival_refused'
+  and entry_id > (select coalesce(max(entry_id), 0) from ledger
+    where dataset_id = $1 and partition_key = $2 and kind in ('revision_proved', 'released'))`;
 const ATTEMPT_STATE = rowsOf(attempts, ['partitionKey', 'attempt', 'state', 'reason']);
 
 /** What the database shows of the activity of a projector. */
@@ -63,6 +67,10 @@ export interface ProjectorActivity {
   /** Whether the holder is executing a statement now and waits neither for a lock nor for its client. */
   readonly isBusy: boolean;
 }
+
+type EndedState = 'proved' | 'quarantined';
+type Refusal = { readonly document: DocumentFacts; readonly reason: string };
+type Found = { readonly document: DocumentFacts; readonly found: Pick<PartitionFacts, 'events_sha256'> };
 
 export interface PartitionStatus {
   readonly partition: Pick<PartitionRow, 'state' | 'synthetic' | 'revision' | 'fromMs'> | undefined;
@@ -135,11 +143,12 @@ export class Catalog {
     return (await this.#query<{ key: string }>(sql, [dataset.number]))[0]?.key;
   }
 
-  /** The keys among `keys` that need no more work: proved, or quarantined until an operator acts. */
-  async endedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
-    const sql = `select partition_key as key from partitions where dataset_id = $1 and partition_key = any ($2::text[])
-      and state in ('proved', 'quarantined') and not synthetic`;
-    return new Set((await this.#query<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
+  /** The keys among `keys` that need no more work, with their states: proved, or quarantined until an operator acts. */
+  async endedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlyMap<string, EndedState>> {
+    const sql = `select partition_key as key, state from partitions where dataset_id = $1
+      and partition_key = any ($2::text[]) and state in ('proved', 'quarantined') and not synthetic`;
+    const rows = await this.#query<{ key: string; state: EndedState }>(sql, [dataset.number, keys]);
+    return new Map(rows.map(({ key, state }) => [key, state]));
   }
 
   /** The proved partition whose last verification is the longest ago, and before `before`. */
@@ -443,13 +452,14 @@ export class Catalog {
     return Number(messages);
   }
 
-  /** Records a document that the publisher refused, in the ledger and in the proof log. Its partition stays as it is. */
-  async recordRefusal(
-    dataset: DatasetDefinition,
-    key: string,
-    reason: string,
-    details: { readonly document: DocumentFacts },
-  ): Promise<void> {
+  /** The documents refused since the partition was proved with other content, in the order in which they came. */
+  async refusals(dataset: DatasetDefinition, key: string): Promise<readonly Refusal[]> {
+    const sql = `select details -> 'document' as document, reason from ${REFUSALS} and details ? 'document' order by entry_id`;
+    return await this.#query(sql, [dataset.number, key]);
+  }
+
+  /** Records a refused document in the ledger and the proof log, unless they have its content. @returns whether they had not. */
+  async recordRefusal(dataset: DatasetDefinition, key: string, reason: string, details: Found): Promise<boolean> {
     const known = await this.partition(dataset, key);
     const attempt = known?.attempt ?? 0;
     const leaf = encodeStatement(dataset, {
@@ -462,12 +472,17 @@ export class Catalog {
       document: details.document,
       reason,
     });
-    await this.#query(
+    const recorded = await this.#query(
       `with entry as (insert into ledger (dataset_id, partition_key, kind, reason, details)
-         values ($1, $2, 'late_arrival_refused', $3, $4))
-       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body) values ($1, $2, $5, 'refused', $6)`,
+         select $1, $2, 'late_arrival_refused', $3, $4 where not exists (
+           select from ${REFUSALS} and (details -> 'document' ->> 'sha256' = $4::jsonb -> 'document' ->> 'sha256'
+             or details -> 'found' ->> 'events_sha256' = $4::jsonb -> 'found' ->> 'events_sha256'))
+         returning 1)
+       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body)
+       select $1, $2, $5::int4, 'refused', $6::bytea from entry returning 1`,
       [dataset.number, key, reason, details, attempt, leaf],
     );
+    return recorded.length > 0;
   }
 
   record(

@@ -1,10 +1,12 @@
 /** `follow` of file days, and what starts it again: pauses that grow, others that never notice, faults that are over. */
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { keepRestarting, type Pauses } from '../../pipelines/cli/commands/follow.ts';
 import type { Json } from '../support/command.ts';
-import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
+import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, unitOf, writeDocument } from '../support/pipeline.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
+import { VENDOR_A, VENDORS, type Vendor } from '../support/vendors.ts';
 
 describe('what failed starts again', () => {
   const PAUSES: Pauses = { firstMs: 4, longestMs: 30, forgottenMs: 60_000, jitter: 0.2 };
@@ -118,5 +120,105 @@ describe('an exchange', () => {
     // What is not there yet is no failure.
     const refused = json.units.filter(({ code }: Json) => code !== undefined).map(({ code }: Json) => code);
     expect([...new Set(refused)]).toEqual(['SOURCE_UNREACHABLE']);
+  });
+});
+
+describe("yesterday's document", () => {
+  const DAY = new Date(Date.now() - DAY_MS).toISOString().slice(0, 10);
+  const datasets = VENDORS.map(({ dataset }) => dataset);
+  let system: System;
+  let server: VendorServer;
+  let settings: Record<string, string>;
+  beforeAll(async () => {
+    system = await System.create();
+    server = await startVendorServer(system.vendor, 'etag');
+    const locations = VENDORS.flatMap((vendor) => Object.keys(vendor.settings('/')));
+    settings = Object.fromEntries(locations.map((name) => [name, server.url.href]));
+  });
+  afterAll(async () => {
+    await server?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  /** Has every vendor publish so many rows of the day, in one of two archives. */
+  const publish = async (rows: number, packing: 'usual' | 'other' = 'usual') => {
+    for (const vendor of VENDORS) {
+      const text = vendor.plainDay({ day: DAY, rows, seed: 1, firstId: 1 });
+      const other = () =>
+        vendor.archive === 'zip' ? vendor.pack(DAY, text, { method: 0 }) : gzipSync(text, { level: 9 });
+      await vendor.put(system.vendor, DAY, packing === 'usual' ? vendor.pack(DAY, text) : other());
+    }
+  };
+  const downloads = (vendor: Vendor) => server.requests(vendor.path(DAY)).filter(({ status }) => status === 200).length;
+  /** How often the vendor was asked without sending the document. */
+  const asks = (vendor: Vendor) =>
+    vendor === VENDOR_A
+      ? server.requests(`${vendor.path(DAY)}.CHECKSUM`).length
+      : server.requests(vendor.path(DAY)).filter(({ status }) => status === 304).length;
+  /** Each vendor is asked several times after this call, and sends its document so often. */
+  const askedOften = async () => {
+    const before = VENDORS.map(asks);
+    await expect.poll(() => VENDORS.every((vendor, index) => asks(vendor) > before[index] + 2)).toBe(true);
+  };
+  /** Has every vendor publish so many rows, which are fetched, and then asked for without being fetched. */
+  const replaced = async (...[rows, packing]: Parameters<typeof publish>) => {
+    const before = VENDORS.map(downloads);
+    await publish(rows, packing);
+    await expect.poll(() => VENDORS.every((vendor, index) => downloads(vendor) > before[index])).toBe(true);
+    await askedOften();
+    const after = VENDORS.map(downloads);
+    await askedOften();
+    expect(VENDORS.map(downloads)).toEqual(after);
+  };
+  const late = async () => {
+    const rows = await system.rows<{ n: number }>(
+      `select d.key, count(*)::int4 as n from ledger join datasets d using (dataset_id)
+       where kind = 'late_arrival_refused' and partition_key = $1 group by 1 order by 1`,
+      [DAY],
+    );
+    return rows.map(({ n }) => n);
+  };
+
+  test('that is replaced while it is followed is a late arrival once; what is as it was is not fetched', async () => {
+    await publish(40);
+    const running = system.begin(['follow', ...datasets], settings, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
+    using stopping = new DisposableStack();
+    stopping.defer(() => running.stop());
+    await expect.poll(async () => (await system.rows(`select from partitions where state = 'proved'`)).length).toBe(3);
+    await askedOften();
+    const fetched = VENDORS.map(downloads);
+    await askedOften();
+    expect([VENDORS.map(downloads), await late()]).toEqual([fetched, []]);
+    await replaced(80);
+    expect(await late()).toEqual([1, 1, 1]);
+    // The rows that were refused, then those that are proved, in other archives.
+    await replaced(80, 'other');
+    await replaced(40, 'other');
+    const faults = async () => await system.rows(`select failures, fault from runs where kind = 'follow'`);
+    await expect.poll(faults).toEqual(datasets.map(() => ({ failures: 0, fault: null })));
+    running.stop();
+    const { json } = await running.done;
+    expect(await late()).toEqual([1, 1, 1]);
+    expect([json.refused, json.failed]).toEqual([3, 0]);
+    const status = await system.status();
+    expect([status.late_arrivals_total, status.late_arrivals[0].partition]).toEqual([1, DAY]);
+  });
+
+  test('is compared by a backfill without another entry, and is a late arrival again once an operator replaced it', async () => {
+    await publish(80);
+    const before = VENDORS.map(downloads);
+    const range = ['--from', DAY, '--to', DAY];
+    const compared = await system.run(['backfill', ...datasets, ...range, '--compare'], settings);
+    expect(compared.json.units).toMatchObject(
+      datasets.map(() => ({ state: 'refused', code: 'PARTITION_LATE_ARRIVAL', repeated: true })),
+    );
+    expect(VENDORS.map(downloads)).toEqual(before);
+    expect(await late()).toEqual([1, 1, 1]);
+    expect((await system.reingest(DAY, DAY, 'the vendor republished the day', settings)).exit).toBe(0);
+    await publish(40);
+    const again = await system.run(['backfill', DATASET, ...range, '--compare'], settings);
+    expect(unitOf(again.json, DAY)).toMatchObject({ state: 'refused', reason: expect.stringContaining('rows') });
+    expect(unitOf(again.json, DAY).repeated).toBeUndefined();
+    expect(await late()).toEqual([2, 1, 1]);
   });
 });

@@ -2,7 +2,8 @@
  * A real http server on loopback that serves a folder as a vendor's archive does, with faults that can be set per path:
  * each fault is used for its number of requests, then the next one, then the file as it is.
  */
-import { readFile } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { readFile, stat } from 'node:fs/promises';
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join, normalize } from 'node:path';
@@ -27,8 +28,13 @@ export type Fault = {
   | { readonly kind: 'redirect'; readonly location: string; readonly status?: number }
 );
 
+/** By what the server tells whether a document is still the same: a digest as ETag, the file's time, or not at all. */
+export type Stated = 'etag' | 'time' | 'nothing';
+
 export interface SeenRequest {
   readonly path: string;
+  /** Of the answer, once it is sent. */
+  status?: number;
   readonly headers: IncomingHttpHeaders;
   readonly atMs: number;
 }
@@ -46,7 +52,7 @@ export interface VendorServer extends AsyncDisposable {
   reset(): void;
 }
 
-export async function startVendorServer(directory: string): Promise<VendorServer> {
+export async function startVendorServer(directory: string, stated: Stated = 'nothing'): Promise<VendorServer> {
   const faults = new Map<string, { fault: Fault; left: number }[]>();
   const seen: SeenRequest[] = [];
   const closing = new AbortController();
@@ -58,8 +64,15 @@ export async function startVendorServer(directory: string): Promise<VendorServer
   };
   const server = createServer((request, response) => {
     const path = pathOf(request);
-    seen.push({ path, headers: request.headers, atMs: Date.now() });
-    answer(directory, path, takeFault(path), response, closing.signal).catch(() => response.destroy());
+    const one: SeenRequest = { path, headers: request.headers, atMs: Date.now() };
+    seen.push(one);
+    response.once('finish', () => {
+      one.status = response.statusCode;
+    });
+    const file = join(directory, normalize(join('/', path)));
+    answer(file, { fault: takeFault(path), stated, asked: request.headers }, response, closing.signal).catch(() =>
+      response.destroy(),
+    );
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
 
@@ -88,10 +101,30 @@ export async function startVendorServer(directory: string): Promise<VendorServer
 const pathOf = (request: IncomingMessage) =>
   decodeURIComponent(new URL(request.url ?? '/', 'http://localhost').pathname).slice(1);
 
+/** The file's validators as headers, and whether the request has the same ones. */
+async function conditionOf(
+  file: string,
+  body: Buffer,
+  stated: Stated,
+  asked: IncomingHttpHeaders,
+): Promise<{ headers: Record<string, string>; isSame: boolean }> {
+  switch (stated) {
+    case 'nothing':
+      return { headers: {}, isSame: false };
+    case 'etag': {
+      const etag = `"${createHash('sha256').update(body).digest('hex').slice(0, 16)}"`;
+      return { headers: { etag }, isSame: asked['if-none-match'] === etag };
+    }
+    case 'time': {
+      const time = (await stat(file)).mtime.toUTCString();
+      return { headers: { 'last-modified': time }, isSame: asked['if-modified-since'] === time };
+    }
+  }
+}
+
 async function answer(
-  directory: string,
-  path: string,
-  fault: Fault | undefined,
+  file: string,
+  { fault, stated, asked }: { fault: Fault | undefined; stated: Stated; asked: IncomingHttpHeaders },
   response: ServerResponse,
   closing: AbortSignal,
 ): Promise<void> {
@@ -107,7 +140,6 @@ async function answer(
       return;
   }
   if (fault?.kind === 'stall' && fault.afterBytes === undefined) return;
-  const file = join(directory, normalize(join('/', path)));
   const body = await readFile(file).catch(() => undefined);
   if (body === undefined) {
     response.writeHead(404).end('no such document\n');
@@ -132,8 +164,11 @@ async function answer(
     case 'chunked':
       await sendPieces(response, body, fault.pieceBytes, 0, closing);
       return;
-    default:
-      sendWhole(response, body);
+    default: {
+      const { headers, isSame } = await conditionOf(file, body, stated, asked);
+      if (isSame) response.writeHead(304, headers).end();
+      else sendWhole(response, body, headers);
+    }
   }
 }
 

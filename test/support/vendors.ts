@@ -1,5 +1,5 @@
 /** The three vendors of trades as folders: where a day's document lies, how it is packed, what a day of it looks like. */
-import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
@@ -35,8 +35,10 @@ export interface Vendor {
 
 async function put(path: string, bytes: Buffer | undefined): Promise<void> {
   await mkdir(dirname(path), { recursive: true });
-  if (bytes) await writeFile(path, bytes);
-  else await rm(path, { force: true });
+  if (!bytes) return await rm(path, { force: true });
+  // There at once: somebody may be reading it meanwhile.
+  await writeFile(`${path}.part`, bytes);
+  await rename(`${path}.part`, path);
 }
 const folder = (base: string) => pathToFileURL(`${base}/`).href;
 

@@ -60,9 +60,9 @@ describe('a document', () => {
     expect(plan(quarantined)).toEqual({ kind: 'hold', quarantined });
   });
 
-  test('from which all is proved is fetched only if its published digest differs', () => {
+  test('from which all is proved is asked for, and fetched only if another is published', () => {
     const proved = [row('proved'), row('proved', { partitionKey: 'next' })];
-    expect(plan(proved)).toEqual({ kind: 'ask_digest', sha256: 'a', proved });
+    expect(plan(proved)).toEqual({ kind: 'ask', document: { sha256: 'a' }, proved });
   });
 });
 
@@ -153,7 +153,7 @@ describe('a capture', () => {
     const second = capture(2, 'quarantined');
     expect(document(first, second)).toEqual({ kind: 'hold', quarantined: [second] });
     // What the first capture was proved from is still unchanged.
-    expect(document(capture(1, 'proved'), second)).toMatchObject({ kind: 'ask_digest' });
+    expect(document(capture(1, 'proved'), second)).toMatchObject({ kind: 'ask' });
   });
 
   test('from kept documents says itself which one it is', () => {

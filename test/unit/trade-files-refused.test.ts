@@ -277,7 +277,16 @@ test.each(LAYOUTS)(
       await using opened = await openTradeFile(
         {
           file: {
-            ...{ url: document, name: document, path, bytes: bytes.length, sha256: '', headers: {}, attempts: 1 },
+            ...{
+              url: document,
+              name: document,
+              path,
+              bytes: bytes.length,
+              sha256: '',
+              headers: {},
+              validators: {},
+              attempts: 1,
+            },
             assertUnchanged: async () => {},
             [Symbol.asyncDispose]: async () => {},
           },

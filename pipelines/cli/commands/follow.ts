@@ -120,11 +120,15 @@ interface Following {
 async function keepFollowing(context: Context, feed: Feed, { line, strict, summary }: Following): Promise<void> {
   const { signal, reportedLog } = context;
   await using run = await openRun(context, feed, { kind: 'follow', line });
+  const isFiles = feed.datasets[0].partition.kind === 'file_day';
   let faulty = 0;
   let isFirst = true;
   /** Whether the source has answered since the last restart. */
   let answers = true;
-  let lastReason: string | undefined;
+  /** The partition that failed last. */
+  let failing: string | undefined;
+  /** Why a document is not there, by partition: each reason is printed once. */
+  const missing = new Map<string, string | undefined>();
   const follow = async () => {
     await run.write({ state: 'running', next_at: null });
     const request = { kind: 'follow', line, selection: undefined, synthetic: false, ownProjector: false, run } as const;
@@ -134,12 +138,19 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       if (isNotYet(feed, unit.code)) {
         // "Not yet" is an answer of the source, so earlier faults are over, even if the next day is hours away.
         if (faulty > 0 || !answers) await run.write({ failures: 0, fault: null });
-        if (unit.reason !== lastReason) context.output.note(`${unit.partition}  not yet: ${unit.reason}`);
-        [faulty, answers, lastReason] = [0, true, unit.reason];
+        const isNew = unit.reason !== missing.get(unit.partition);
+        if (isNew) context.output.note(`${unit.partition}  not published: ${unit.reason}`);
+        missing.set(unit.partition, unit.reason);
+        [faulty, answers] = [0, true];
         continue;
       }
-      summary.add(feed, unit);
-      faulty = await recordUnit(run, unit, faulty);
+      // A proved file day that is asked for again says nothing of the other days, and is no news while it is as it was.
+      const isAsBefore = isFiles && (unit.state === 'unchanged' || unit.repeated === true);
+      if (!unit.repeated) summary.add(feed, unit, isAsBefore);
+      if (!isAsBefore || !answers || unit.partition === failing) {
+        faulty = await recordUnit(run, unit, faulty);
+        failing = faulty > 0 ? unit.partition : undefined;
+      }
       answers = true;
       if (unit.code !== undefined && STOPPING.has(unit.code)) throw new StoppedByUnit(unit);
     }
@@ -162,8 +173,9 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
 }
 
 /** Records the state for `runs`: the last fault stays until a unit succeeds. @returns consecutive faults. */
-async function recordUnit(run: RunRecorder, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
-  if (state === 'proved' || state === 'unchanged') {
+async function recordUnit(run: RunRecorder, unit: UnitResult, faulty: number): Promise<number> {
+  const { state, code, reason, repeated } = unit;
+  if (state === 'proved' || state === 'unchanged' || repeated) {
     run.note({ failures: 0, fault: null, succeeded_at: new Date() });
     return 0;
   }

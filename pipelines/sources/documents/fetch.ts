@@ -9,7 +9,7 @@ import { type FileHandle, mkdir, open, readdir, rm, stat } from 'node:fs/promise
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
-import { TidemarkError } from '../../../shared/errors.ts';
+import { assert, TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { type Backoff, type Reply, type RequestOptions, requestDocument, withAttempts } from './http.ts';
 import { displayUrl, documentName, localDocument, localText } from './locations.ts';
@@ -151,6 +151,15 @@ export interface FetchOptions extends SourceLimits {
   readonly onProgress?: (bytes: number, total: number | undefined) => void;
 }
 
+/** By what a vendor, or the file system, tells whether a document is still the same. */
+export interface Validators {
+  readonly etag?: string;
+  /** Where the vendor states no ETag. */
+  readonly lastModified?: string;
+  /** Of a local file. */
+  readonly stamp?: string;
+}
+
 export interface FetchedDocument extends AsyncDisposable {
   /** Without user, password or query, so that manifests and logs may show it. */
   readonly url: string;
@@ -161,6 +170,7 @@ export interface FetchedDocument extends AsyncDisposable {
   readonly sha256: string;
   /** Response headers, names in lower case; empty for a file. */
   readonly headers: Record<string, string>;
+  readonly validators: Validators;
   /** Attempts that it took. */
   readonly attempts: number;
   /**
@@ -179,25 +189,58 @@ const DOCUMENT_LIMIT = 'SVC_SOURCE_MAX_DOCUMENT_BYTES';
  * the signal's reason.
  */
 export async function fetchDocument(options: FetchOptions): Promise<FetchedDocument> {
+  const fetched = await fetchUnlessSame(options, {});
+  assert(fetched, 'a document without validators is fetched');
+  return fetched;
+}
+
+/** @returns undefined for a document that is still the one with these validators. Throws what `fetchDocument` throws. */
+export async function fetchUnlessSame(
+  options: FetchOptions,
+  { etag, lastModified, stamp }: Validators,
+): Promise<FetchedDocument | undefined> {
   const { url, log } = options;
   const common = { url: displayUrl(url), name: documentName(url) };
   if (url.protocol === 'file:') {
-    const local = await localDocument({ ...options, limitName: DOCUMENT_LIMIT });
-    return { ...common, ...local, headers: {}, attempts: 1, [Symbol.asyncDispose]: async () => {} };
+    const local = await localDocument({ ...options, limitName: DOCUMENT_LIMIT }, stamp);
+    if (!local) return undefined;
+    const validators = { stamp: local.stamp };
+    return { ...common, ...local, headers: {}, validators, attempts: 1, [Symbol.asyncDispose]: async () => {} };
   }
-  return attemptHttp(options, log, async (request, attempts) => {
+  const headers = { ...options.headers };
+  if (etag !== undefined) headers['if-none-match'] = etag;
+  else if (lastModified !== undefined) headers['if-modified-since'] = lastModified;
+  const answers = etag === undefined && lastModified === undefined ? [] : [NOT_MODIFIED];
+  return attemptHttp({ ...options, headers }, log, async (request, attempts) => {
     const spooled = await requestDocument(
-      { ...request, maxBytes: options.maxBytes, limitName: DOCUMENT_LIMIT },
-      (reply) => spool(reply, options),
+      { ...request, maxBytes: options.maxBytes, limitName: DOCUMENT_LIMIT, answers },
+      async (reply) => {
+        // A server that ignores conditions states the same tag again; its body is not read.
+        if (reply.status === NOT_MODIFIED || (etag !== undefined && reply.headers.etag === etag)) return undefined;
+        return await spool(reply, options);
+      },
     );
+    if (!spooled) return undefined;
     return {
       ...common,
       ...spooled,
+      validators: validatorsOf(spooled.headers),
       attempts,
       assertUnchanged: async () => {},
       [Symbol.asyncDispose]: () => rm(spooled.path, { force: true }),
     };
   });
+}
+
+const NOT_MODIFIED = 304;
+
+/**
+ * A time in seconds tells documents apart only where it had passed when the answer was sent: else another document may follow
+ * within the same second.
+ */
+function validatorsOf({ etag, date = '', 'last-modified': modified = '' }: Record<string, string>): Validators {
+  if (etag !== undefined) return { etag };
+  return Date.parse(date) - Date.parse(modified) >= 1000 ? { lastModified: modified } : {};
 }
 
 export interface FetchTextOptions extends SourceLimits {

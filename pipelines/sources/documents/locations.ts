@@ -158,6 +158,8 @@ export interface LocalDocument {
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
+  /** Changes with the file's inode, size or times. */
+  readonly stamp: string;
   /** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH if the file changed after its digest was taken. */
   assertUnchanged(): Promise<void>;
 }
@@ -172,10 +174,15 @@ export interface LocalOptions {
   readonly onProgress?: (bytes: number, total: number | undefined) => void;
 }
 
-export async function localDocument(options: LocalOptions): Promise<LocalDocument> {
+const stampOf = ({ dev, ino, size, mtimeNs, ctimeNs }: BigIntStats): string =>
+  [dev, ino, size, mtimeNs, ctimeNs].join('-');
+
+/** @returns undefined for a file that still has the stamp. */
+export async function localDocument(options: LocalOptions, stamp?: string): Promise<LocalDocument | undefined> {
   const { url, signal, onProgress } = options;
   await using opened = await openLocal(options);
   const { path, stats: before } = opened;
+  if (stamp !== undefined && stamp === stampOf(before)) return undefined;
   const total = Number(before.size);
   const { sha256, bytes } = await sha256OfFile(opened.file, {
     signal,
@@ -192,7 +199,7 @@ export async function localDocument(options: LocalOptions): Promise<LocalDocumen
         details: { document: documentName(url), path },
       });
   };
-  return { path, bytes, sha256, assertUnchanged };
+  return { path, bytes, sha256, stamp: stampOf(before), assertUnchanged };
 }
 
 /** Reads a small local document as text. */

@@ -8,7 +8,13 @@ import { createReadStream } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
+import {
+  type FetchedDocument,
+  type FetchOptions,
+  fetchText,
+  fetchUnlessSame,
+  type Validators,
+} from '../documents/fetch.ts';
 import { backoffMs, waitForRateLimit } from '../documents/http.ts';
 import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
 import type { FileDaySource } from '../feed-types.ts';
@@ -44,13 +50,21 @@ export const documentName = (instrument: string, day: string): string => `${inst
 export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
   urlBelow(base, 'trades', 'daily', day.replaceAll('-', ''), documentName(instrument, day));
 
-/** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LINK_INVALID, and those of `fetchDocument`. */
-export async function fetchExchangeBFile(options: ExchangeBFetchOptions): Promise<ExchangeBFile> {
+/**
+ * @returns undefined for a document that is still the one with these validators.
+ * @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LINK_INVALID, and those of `fetchDocument`.
+ */
+async function fetchExchangeBFile(
+  options: ExchangeBFetchOptions,
+  validators: Validators,
+): Promise<ExchangeBFile | undefined> {
   const { location, resolve, instrument, day, log, signal } = options;
   const name = documentName(instrument, day);
   for (let tries = 1; ; tries++) {
     const url = resolve === 'base' ? archiveUrl(location, instrument, day) : await resolveLink(options, name);
-    const fetched = await fetchDocument({ ...options, url, root: resolve === 'base' ? location : undefined });
+    const root = resolve === 'base' ? location : undefined;
+    const fetched = await fetchUnlessSame({ ...options, url, root }, validators);
+    if (!fetched) return undefined;
     try {
       const stated = fetched.headers['content-md5'];
       const actual = stated === undefined ? undefined : await md5OfFile(fetched.path);
@@ -143,12 +157,15 @@ export interface ExchangeBOptions
 
 /** Only the answer that brings a document states its digest. */
 export const exchangeBSource = (options: ExchangeBOptions): FileDaySource =>
-  dailySource(exchangeBSpotTrades, async (request) => {
-    const { instrument, maxDocumentBytes: maxBytes } = options;
-    const [window] = request.partitions;
-    const file = await fetchExchangeBFile({ ...options, maxBytes, day: request.period, fromMs: window.fromMs });
-    const { name: document, contentMd5 } = file;
-    const facts = contentMd5 === undefined ? {} : { content_md5: contentMd5 };
-    const decoder = (frameRawBytes: number) => new ExchangeBDecoder({ document, instrument, window, frameRawBytes });
-    return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+  dailySource(exchangeBSpotTrades, {
+    fetch: async ({ period: day, partitions: [{ fromMs }] }, validators) =>
+      await fetchExchangeBFile({ ...options, maxBytes: options.maxDocumentBytes, day, fromMs }, validators),
+    open: async (file, request) => {
+      const { instrument } = options;
+      const { name: document, contentMd5: content_md5, validators } = file;
+      const [window] = request.partitions;
+      const facts = { content_md5, etag: validators.etag };
+      const decoder = (frameRawBytes: number) => new ExchangeBDecoder({ document, instrument, window, frameRawBytes });
+      return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+    },
   });

@@ -1,6 +1,6 @@
 /** Exchange C as a source: one gzip of trades a day. */
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { fetchDocument, openScratch } from '../documents/fetch.ts';
+import { fetchUnlessSame, openScratch } from '../documents/fetch.ts';
 import { urlBelow } from '../documents/locations.ts';
 import type { FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
@@ -23,20 +23,25 @@ export const archiveUrl = (base: URL, symbol: string, day: string): URL =>
 export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
   /** Days that are to be sorted as a whole. */
   const unordered = new Set<string>();
-  return dailySource(exchangeCSpotTrades, async (request) => {
-    const { baseUrl, symbol, maxDocumentBytes: maxBytes, maxSortBytes: maxHeldBytes } = options;
-    const [window] = request.partitions;
-    const url = archiveUrl(baseUrl, symbol, request.period);
-    const file = await fetchDocument({ ...options, url, root: baseUrl, maxBytes });
-    const { etag } = file.headers;
-    const facts = etag === undefined ? {} : { etag };
-    const sorting = {
-      openScratch: () => openScratch(options.spoolDir),
-      isUnordered: unordered.has(request.period),
-      onLateRow: () => void unordered.add(request.period),
-    };
-    const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
-    const decoder = (frameRawBytes: number) => new ExchangeCDecoder({ ...given, frameRawBytes });
-    return await openTradeFile({ file, request, archive: 'gzip', facts, decoder }, options);
+  const { baseUrl, symbol, maxDocumentBytes: maxBytes, maxSortBytes: maxHeldBytes } = options;
+  return dailySource(exchangeCSpotTrades, {
+    fetch: async ({ period }, validators) => {
+      const url = archiveUrl(baseUrl, symbol, period);
+      return await fetchUnlessSame({ ...options, url, root: baseUrl, maxBytes }, validators);
+    },
+    open: async (file, request) => {
+      const [window] = request.partitions;
+      const sorting = {
+        openScratch: () => openScratch(options.spoolDir),
+        isUnordered: unordered.has(request.period),
+        onLateRow: () => void unordered.add(request.period),
+      };
+      const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
+      const decoder = (frameRawBytes: number) => new ExchangeCDecoder({ ...given, frameRawBytes });
+      return await openTradeFile(
+        { file, request, archive: 'gzip', facts: { etag: file.validators.etag }, decoder },
+        options,
+      );
+    },
   });
 }

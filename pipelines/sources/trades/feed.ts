@@ -5,14 +5,14 @@ import { pathToFileURL } from 'node:url';
 import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
-import { TidemarkError } from '../../../shared/errors.ts';
+import { assert, codeOf, TidemarkError } from '../../../shared/errors.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
-import type { FetchedDocument } from '../documents/fetch.ts';
+import type { FetchedDocument, Validators } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/http.ts';
 import { openGzip, openZipMember } from '../documents/zip-reader.ts';
 import { documentEvents, turns } from '../feed-helpers.ts';
@@ -108,11 +108,12 @@ function fileDayFeed(
       const { settings, location, catalog, signal } = needs;
       const located = location ? { location } : locationOf(settings, dataset);
       const source = createSource({ settings, ...located, fetching: fetchingOf(needs) });
+      const rechecks = new Rechecks(settings.SVC_FOLLOW_RECHECK_DAYS);
       return {
-        source,
+        source: notingAnswers(source, rechecks),
         isPlanned: true,
         select: (selection) => documentEvents(() => planned(source, dataset, catalog, selection)),
-        follow: () => documentEvents(newDays(source, { dataset, catalog, settings, signal })),
+        follow: () => documentEvents(newDays(source, { dataset, rechecks, catalog, settings, signal })),
         [Symbol.asyncDispose]: async () => {},
       };
     },
@@ -175,12 +176,67 @@ const FOLLOWED_DAYS = 30;
 /** Largest random share that is added to each wait. */
 const JITTER = 0.1;
 
-/** The latest days, each asked for until it is proved: vendors publish a day when it is over, some time later. */
+/** When the last file days are asked for again although they are proved: vendors replace a document after it is published. */
+export class Rechecks {
+  readonly #days: number;
+  readonly #now: () => number;
+  /** The day, UTC, on which the source last answered about a file day. */
+  readonly #answered = new Map<string, string>();
+
+  /** @param days how many of the last file days; 0: none. */
+  constructor(days: number, now: () => number = Date.now) {
+    this.#days = days;
+    this.#now = now;
+  }
+
+  /**
+   * The file days that are asked for at this look: yesterday's at each, those before once a day. @param lastDay the last that is
+   * over, which may be today's.
+   */
+  due(lastDay: string): string[] {
+    if (this.#days === 0) return [];
+    const lastMs = Date.parse(`${lastDay}T00:00:00Z`);
+    const days = fileDays(dayKey(lastMs - (this.#days - 1) * DAY_MS), lastDay);
+    for (const day of this.#answered.keys()) if (!days.includes(day)) this.#answered.delete(day);
+    const today = dayKey(this.#now());
+    const yesterday = dayKey(this.#now() - DAY_MS);
+    return days.filter((day) => day >= yesterday || this.#answered.get(day) !== today);
+  }
+
+  /** Awaits an answer about a file day. A day whose source fails stays due; that its document is gone is an answer. */
+  async note<T>(day: string, answer: Promise<T>): Promise<T> {
+    try {
+      const found = await answer;
+      this.#answered.set(day, dayKey(this.#now()));
+      return found;
+    } catch (error) {
+      if (codeOf(error) === 'SOURCE_NOT_FOUND') this.#answered.set(day, dayKey(this.#now()));
+      else this.#answered.delete(day);
+      throw error;
+    }
+  }
+}
+
+function notingAnswers(source: FileDaySource, rechecks: Rechecks): FileDaySource {
+  const { openUnlessKnown } = source;
+  return {
+    ...source,
+    publishedSha256: (request) => rechecks.note(request.period, source.publishedSha256(request)),
+    openUnlessKnown:
+      openUnlessKnown && ((request, known) => rechecks.note(request.period, openUnlessKnown(request, known))),
+    open: (request) => rechecks.note(request.period, source.open(request)),
+  };
+}
+
+/**
+ * The latest days, each asked for until it is proved: vendors publish a day when it is over, some time later. Then those that are
+ * asked for again.
+ */
 async function* newDays(
   source: FileDaySource,
-  needs: Pick<FeedNeeds, 'settings' | 'catalog'> & { dataset: DatasetDefinition; signal: AbortSignal },
+  needs: Pick<FeedNeeds, 'settings' | 'catalog' | 'signal'> & { dataset: DatasetDefinition; rechecks: Rechecks },
 ): AsyncGenerator<FileDayRequest> {
-  const { dataset, catalog, settings, signal } = needs;
+  const { dataset, rechecks, catalog, settings, signal } = needs;
   const everyMs = settings.SVC_FOLLOW_FILES_SECONDS * 1000;
   for await (const _ of turns({ everyMs, jitterMs: everyMs * JITTER, signal })) {
     const to = lastEnded(dataset);
@@ -188,14 +244,18 @@ async function* newDays(
     const known = await catalog.firstKey(dataset);
     const [, latest] = [earliest, known ?? to].sort();
     const [from] = [latest, to].sort();
-    const requests = source.plan(from, to, 'daily');
+    const again = rechecks.due(to);
+    const [first] = [from, ...again].sort();
+    const requests = source.plan(first, to, 'daily');
     const ended = await catalog.endedKeys(
       dataset,
-      requests.flatMap(({ partitions }) => partitions.map(({ key }) => key)),
+      requests.map(({ period }) => period),
     );
-    for (const request of requests) {
+    const missing = requests.filter(({ period }) => period >= from && !ended.has(period));
+    const proved = requests.filter(({ period }) => again.includes(period) && ended.get(period) === 'proved');
+    for (const request of [...missing, ...proved]) {
       if (signal.aborted) return;
-      if (!request.partitions.every(({ key }) => ended.has(key))) yield request;
+      yield request;
     }
   }
 }
@@ -215,24 +275,56 @@ function locationOf(settings: Settings, dataset: DatasetDefinition): { location:
   );
 }
 
+interface DailyDocuments<F extends FetchedDocument> {
+  /** @returns undefined for a document that is still the one with these validators. */
+  fetch(request: FileDayRequest, validators: Validators): Promise<F | undefined>;
+  /** Opens the fetched file, which the document then owns. */
+  open(file: F, request: FileDayRequest): Promise<OpenedDocument>;
+}
+
 /** A source that publishes one document a file day and no digest of it beforehand. */
-export const dailySource = (
+export function dailySource<F extends FetchedDocument>(
   dataset: DatasetDefinition,
-  open: (request: FileDayRequest) => Promise<OpenedDocument>,
-): FileDaySource => ({
-  datasets: [dataset],
-  granularities: ['daily'],
-  plan: (fromDay, toDay, granularity) => {
-    if (granularity !== 'daily') throw new TidemarkError('USAGE', `${dataset.key} has daily documents only`);
-    return fileDays(fromDay, toDay).map((day) => ({
-      period: day,
-      granularity,
-      partitions: [{ key: day, ...windowOf(dataset, day) }],
-    }));
-  },
-  publishedSha256: async () => undefined,
-  open,
-});
+  documents: DailyDocuments<F>,
+): FileDaySource {
+  /** What was fetched last, by day. After a restart, the ETag that the catalog has of a document stands for it. */
+  const seen = new Map<string, { readonly sha256: string; readonly validators: Validators }>();
+  const fetch = async (request: FileDayRequest, validators: Validators) => {
+    const file = await documents.fetch(request, validators);
+    if (file) seen.set(request.period, { sha256: file.sha256, validators: file.validators });
+    return file;
+  };
+  return {
+    datasets: [dataset],
+    granularities: ['daily'],
+    plan: (fromDay, toDay, granularity) => {
+      if (granularity !== 'daily') throw new TidemarkError('USAGE', `${dataset.key} has daily documents only`);
+      return fileDays(fromDay, toDay).map((day) => ({
+        period: day,
+        granularity,
+        partitions: [{ key: day, ...windowOf(dataset, day) }],
+      }));
+    },
+    publishedSha256: async () => undefined,
+    async openUnlessKnown(request, known) {
+      const isKnown = (sha256: string) => known.some((document) => document.sha256 === sha256);
+      const [latest] = known.slice(-1).map(({ sha256, etag }) => ({ sha256, validators: { etag } }));
+      const last = seen.get(request.period) ?? latest;
+      // A document that was fetched and could not be read is fetched again, whatever its validators say.
+      const asked = last && isKnown(last.sha256) ? last : { sha256: '', validators: {} };
+      const file = await fetch(request, asked.validators);
+      if (!file) return { kind: 'known', sha256: asked.sha256 };
+      if (!isKnown(file.sha256)) return { kind: 'other', document: await documents.open(file, request) };
+      await file[Symbol.asyncDispose]();
+      return { kind: 'known', sha256: file.sha256 };
+    },
+    async open(request) {
+      const file = await fetch(request, {});
+      assert(file, 'a document without validators is fetched');
+      return await documents.open(file, request);
+    },
+  };
+}
 
 /** Decodes a trade file that arrives in chunks. Disposed of when its document is read or given up. */
 interface TradeDecoder extends Partial<Disposable> {
