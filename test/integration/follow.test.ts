@@ -191,11 +191,12 @@ describe("yesterday's document", () => {
     expect([VENDORS.map(downloads), await late()]).toEqual([fetched, []]);
     await replaced(80);
     expect(await late()).toEqual([1, 1, 1]);
+    // It is a fault of the feed at the look that finds it alone.
+    const faults = async () => await system.rows(`select failures, fault from runs where kind = 'follow'`);
+    await expect.poll(faults).toEqual(datasets.map(() => ({ failures: 0, fault: null })));
     // The rows that were refused, then those that are proved, in other archives.
     await replaced(80, 'other');
     await replaced(40, 'other');
-    const faults = async () => await system.rows(`select failures, fault from runs where kind = 'follow'`);
-    await expect.poll(faults).toEqual(datasets.map(() => ({ failures: 0, fault: null })));
     running.stop();
     const { json } = await running.done;
     expect(await late()).toEqual([1, 1, 1]);
@@ -214,11 +215,12 @@ describe("yesterday's document", () => {
     );
     expect(VENDORS.map(downloads)).toEqual(before);
     expect(await late()).toEqual([1, 1, 1]);
-    expect((await system.reingest(DAY, DAY, 'the vendor republished the day', settings)).exit).toBe(0);
-    await publish(40);
-    const again = await system.run(['backfill', DATASET, ...range, '--compare'], settings);
-    expect(unitOf(again.json, DAY)).toMatchObject({ state: 'refused', reason: expect.stringContaining('rows') });
-    expect(unitOf(again.json, DAY).repeated).toBeUndefined();
-    expect(await late()).toEqual([2, 1, 1]);
+    for (const [index, rows] of [40, 80].entries()) {
+      expect((await system.reingest(DAY, DAY, 'the vendor republished the day', settings)).exit).toBe(0);
+      await publish(rows);
+      const { json } = await system.run(['backfill', DATASET, ...range, '--compare'], settings);
+      expect(unitOf(json, DAY)).toMatchObject({ state: 'refused', reason: expect.stringContaining('rows') });
+      expect([unitOf(json, DAY).repeated, await late()]).toEqual([undefined, [2 + index, 1, 1]]);
+    }
   });
 });
