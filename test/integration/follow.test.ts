@@ -155,19 +155,19 @@ describe("yesterday's document", () => {
     vendor === VENDOR_A
       ? server.requests(`${vendor.path(DAY)}.CHECKSUM`).length
       : server.requests(vendor.path(DAY)).filter(({ status }) => status === 304).length;
-  /** Each vendor is asked several times after this call, and sends its document so often. */
-  const askedOften = async () => {
-    const before = VENDORS.map(asks);
-    await expect.poll(() => VENDORS.every((vendor, index) => asks(vendor) > before[index] + 2)).toBe(true);
+  /** Each of the vendors is asked several times from now on. */
+  const askedOften = async (...vendors: Vendor[]) => {
+    const before = vendors.map(asks);
+    await expect.poll(() => vendors.every((vendor, index) => asks(vendor) > before[index] + 2)).toBe(true);
   };
   /** Has every vendor publish so many rows, which are fetched, and then asked for without being fetched. */
   const replaced = async (...[rows, packing]: Parameters<typeof publish>) => {
     const before = VENDORS.map(downloads);
     await publish(rows, packing);
     await expect.poll(() => VENDORS.every((vendor, index) => downloads(vendor) > before[index])).toBe(true);
-    await askedOften();
+    await askedOften(...VENDORS);
     const after = VENDORS.map(downloads);
-    await askedOften();
+    await askedOften(...VENDORS);
     expect(VENDORS.map(downloads)).toEqual(after);
   };
   const late = async () => {
@@ -185,9 +185,9 @@ describe("yesterday's document", () => {
     using stopping = new DisposableStack();
     stopping.defer(() => running.stop());
     await expect.poll(async () => (await system.rows(`select from partitions where state = 'proved'`)).length).toBe(3);
-    await askedOften();
+    await askedOften(...VENDORS);
     const fetched = VENDORS.map(downloads);
-    await askedOften();
+    await askedOften(...VENDORS);
     expect([VENDORS.map(downloads), await late()]).toEqual([fetched, []]);
     await replaced(80);
     expect(await late()).toEqual([1, 1, 1]);
@@ -222,5 +222,26 @@ describe("yesterday's document", () => {
       expect(unitOf(json, DAY)).toMatchObject({ state: 'refused', reason: expect.stringContaining('rows') });
       expect([unitOf(json, DAY).repeated, await late()]).toEqual([undefined, [2 + index, 1, 1]]);
     }
+  });
+
+  test('that is unchanged says nothing of another day: the fault of that one stays', async () => {
+    const [proved, faulty] = dayNames(new Date(Date.parse(DAY) - 2 * DAY_MS).toISOString().slice(0, 10), 2);
+    const csv = csvOf({ day: proved, rows: 40, seed: 1, firstId: 1000, timeUnit: 'us' });
+    await writeDocument(system.vendor, proved, csv);
+    expect((await system.backfill(proved, proved, settings)).exit).toBe(0);
+    server.fail(documentPath(faulty), { kind: 'status', status: 500 });
+    const limits = { ...settings, SVC_SOURCE_MAX_ATTEMPTS: '1' };
+    const running = system.begin(['follow', DATASET], limits, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
+    using stopping = new DisposableStack();
+    stopping.defer(() => running.stop());
+    const newest = async (): Promise<Json> =>
+      (await system.rows('select failures, fault from runs order by run_id desc limit 1'))[0];
+    await askedOften(VENDOR_A);
+    await expect.poll(async () => (await newest()).failures).toBeGreaterThan(2);
+    expect((await newest()).fault).toContain('SOURCE_UNREACHABLE');
+    server.reset();
+    await expect.poll(newest).toEqual({ failures: 0, fault: null });
+    running.stop();
+    await running.done;
   });
 });
