@@ -228,7 +228,8 @@ describe("yesterday's document", () => {
     const [proved, faulty] = dayNames(new Date(Date.parse(DAY) - 2 * DAY_MS).toISOString().slice(0, 10), 2);
     const csv = csvOf({ day: proved, rows: 40, seed: 1, firstId: 1000, timeUnit: 'us' });
     await writeDocument(system.vendor, proved, csv);
-    expect((await system.backfill(proved, proved, settings)).exit).toBe(0);
+    await publish(80);
+    for (const day of [proved, DAY]) expect((await system.backfill(day, day, settings)).exit).toBe(0);
     server.fail(documentPath(faulty), { kind: 'status', status: 500 });
     const limits = { ...settings, SVC_SOURCE_MAX_ATTEMPTS: '1' };
     const running = system.begin(['follow', DATASET], limits, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
