@@ -306,6 +306,7 @@ test('docs/cli.md lists the fields that --json prints', { tags: ['nightly'] }, a
   await run('backfill', days(fifth, '2024-01-06'), 1);
   await write(fourth, 1201, 5);
   await run('backfill', [...days(fourth), '--compare'], 1);
+  await run('backfill', [...days(fourth), '--compare'], 1); // refused before
   await run('backfill', [...days(first, '2024-01-06'), '--dry-run'], 0, 'backfill, dry');
   await run('verify', [DATASET], 0, 'replay');
   await system.client.query(`update ${DATASET} set price = price + 1 where trade_id = 7`);
