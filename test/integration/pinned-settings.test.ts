@@ -178,8 +178,8 @@ describe('what nobody has proved yet', () => {
     await using system = await System.create();
     // The default is BTCUSDT.
     const symbol = 'SOLUSDT';
-    for (const of of [symbol, 'ETHUSDT', 'BTCUSDT'])
-      await writeDay({ directory: system.vendor, symbol: of, ...dayOf(1) });
+    for (const read of [symbol, 'ETHUSDT', 'BTCUSDT'])
+      await writeDay({ directory: system.vendor, symbol: read, ...dayOf(1) });
     await publish(system.env, attemptBefore(0, symbol));
     await using server = await startVendorServer(system.vendor);
     const answer = await system.backfill(DAYS[1], DAYS[1], { ...env, SVC_EXCHANGE_A_BASE_URL: server.url.href });
