@@ -129,7 +129,7 @@ export type QualityRule =
   /** Each source reports when it last published, and the fetch records it. */
   | {
       readonly kind: 'published';
-      readonly codes: { readonly missing: string; readonly stale: string };
+      readonly codes: { readonly missing: string; readonly stale: string; readonly units: string };
       /** By `source_id`: days for which a source counts as fresh after its last publication, by how often it publishes. */
       readonly sources: Readonly<Record<string, number>>;
       /** The setting that replaces the days of every source if it is set. */

@@ -27,6 +27,7 @@ export interface Fault {
   readonly delayMs?: number;
 }
 
+const FIRST_DAY = '1776-07-04';
 const LAST_DAY = '9999-12-31';
 const dayBefore = (day: string) => new Date(Date.parse(day) - 86_400_000).toISOString().slice(0, 10);
 
@@ -51,8 +52,22 @@ export interface ProviderServer extends AsyncDisposable {
   fault: (asked: Asked) => Fault | undefined;
 }
 
+/** A description of the series, from the vintage on that it has as `realtime_start` until the next; without one always. */
+export type Described = Readonly<Record<string, unknown>>;
+
+/** The descriptions of a window, each with its days, cut to the window as the provider cuts them. */
+export function descriptionsIn(all: readonly Described[], from: string, to: string): Described[] {
+  return all.flatMap((one, index) => {
+    const [start, next] = [one, all[index + 1]].map((each) => each?.realtime_start as string | undefined);
+    const [first, last] = [start ?? FIRST_DAY, next === undefined ? LAST_DAY : dayBefore(next)];
+    if (last < from || first > to) return [];
+    return [{ ...one, realtime_start: first < from ? from : first, realtime_end: last > to ? to : last }];
+  });
+}
+
 export interface ProviderSpec {
-  readonly series: Readonly<Record<string, unknown>>;
+  /** Its description; several where it changes. */
+  readonly series: Described | readonly Described[];
   readonly publications: readonly Publication[];
   /** Of other series, by their id; where none is given every series is answered alike. */
   readonly all?: Readonly<Record<string, Pick<ProviderSpec, 'series' | 'publications'>>>;
@@ -77,7 +92,9 @@ export async function startMacroProvider({
   };
   const answer = ({ path, query }: Asked): unknown => {
     const asked = all[query.get('series_id')!] ?? { series, publications };
-    if (path === '/series') return { seriess: [asked.series] };
+    // Asked for no window, the provider describes today.
+    const [from, to] = [query.get('realtime_start') ?? LAST_DAY, query.get('realtime_end') ?? LAST_DAY];
+    if (path === '/series') return { seriess: descriptionsIn([asked.series].flat(), from, to) };
     if (path === '/series/vintagedates') {
       const { rows, ...page } = paged(
         asked.publications.map(({ vintage }) => vintage),
@@ -85,7 +102,7 @@ export async function startMacroProvider({
       );
       return { ...page, vintage_dates: rows };
     }
-    const observations = observationsIn(asked.publications, query.get('realtime_start')!, query.get('realtime_end')!);
+    const observations = observationsIn(asked.publications, from, to);
     const { rows, ...page } = paged(observations, query);
     return { ...page, output_type: 1, observations: rows };
   };

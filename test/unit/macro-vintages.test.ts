@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { SampleNeeds } from '../../pipelines/sources/feed-types.ts';
+import { isSameDescription } from '../../pipelines/sources/macro/descriptions.ts';
 import {
   FIRST_CHUNK,
   fetchObservations,
@@ -19,13 +20,15 @@ import {
 } from '../../pipelines/sources/macro/provider-api.ts';
 import { makeSample, SAMPLE_PARTITIONS } from '../../pipelines/sources/macro/sample.ts';
 import { type MacroSeries, SERIES } from '../../pipelines/sources/macro/series.ts';
-import { sameValue, vintagesIn, vintagesOf } from '../../pipelines/sources/macro/vintages.ts';
+import { eventsOf, sameValue, vintagesIn, vintagesOf } from '../../pipelines/sources/macro/vintages.ts';
 import { explain, type TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 import { faultOf } from '../support/faults.ts';
 import { givenData } from '../support/given.ts';
 import {
+  type Asked,
+  type Described,
   observationsIn,
   type ProviderServer,
   type Publication,
@@ -60,7 +63,7 @@ interface Row {
   readonly value: string;
 }
 
-const rowsOf = (vintages: ReadonlyMap<string, readonly { date: string; value: string }[]>): Row[] =>
+const rowsOf = (vintages: Iterable<readonly [string, readonly { date: string; value: string }[]]>): Row[] =>
   [...vintages].flatMap(([vintage, rows]) => rows.map((row) => ({ vintage, ...row })));
 
 /** What a reader of every vintage would find changed, from the publications themselves. */
@@ -115,8 +118,8 @@ describe('over http', () => {
   }
 
   /** @throws what the first chunk was given up for. */
-  async function firstOf(vintages: readonly string[]): Promise<void> {
-    for await (const said of fetchObservations(api(), UNRATE, { before: undefined, vintages })) {
+  async function firstOf(vintages: readonly string[], provider = api()): Promise<void> {
+    for await (const said of fetchObservations(provider, UNRATE, { before: undefined, vintages })) {
       if ('fault' in said) throw said.fault;
     }
   }
@@ -179,17 +182,85 @@ describe('over http', () => {
     },
   );
 
-  test('a refused key is said as the provider says it, asked once, and nothing is kept', async () => {
-    const body = JSON.stringify({
-      error_code: 400,
-      error_message: 'Bad Request. The value for api_key is not registered.',
-    });
-    server.fault = () => ({ status: 400, body });
-    const fault = await refusal(fetchSeries(api(), UNRATE), 'SOURCE_REFUSED');
+  const refusing = (error_message: string) => ({
+    status: 400,
+    body: JSON.stringify({ error_code: 400, error_message }),
+  });
+  const NOT_REGISTERED = refusing('Bad Request.  The value for variable api_key is not registered.');
+
+  test('a key that works a second later is asked with again, and what is read is whole', async () => {
+    let left = 1;
+    server.fault = () => (left-- > 0 ? NOT_REGISTERED : undefined);
+    expect(await fetchSeries(api(), UNRATE)).toMatchObject({ title: METADATA.title });
+    left = 1;
+    server.fault = ({ path }) => (isObservations(path) && left-- > 0 ? NOT_REGISTERED : undefined);
+    expect(await rowsFetched()).toEqual(changesIn(PUBLICATIONS));
+    expect(logged).toHaveLength(2);
+    expectNoKey();
+  });
+
+  test('a key that stays refused is said as the provider says it, waited for once, and nothing is kept', async () => {
+    server.fault = () => NOT_REGISTERED;
+    const provider = api();
+    const fault = await refusal(fetchSeries(provider, UNRATE), 'SOURCE_REFUSED');
     expect(fault.message).toContain('is not registered');
-    await refusal(firstOf(['2020-01-02', '2020-01-03']), 'SOURCE_REFUSED');
+    expect(fault.message).toMatch(/SVC_MACRO_API_KEY.*, after 2 attempts$/);
     expect(server.asked).toHaveLength(2);
+    await refusal(fetchSeries(provider, UNRATE), 'SOURCE_REFUSED');
+    // Not asked for again and again, and not taken for a request that is too long.
+    await refusal(firstOf(['2020-01-02', '2020-01-03'], provider), 'SOURCE_REFUSED');
+    expect(server.asked).toHaveLength(4);
     expect(kept).toEqual([]);
+  });
+
+  test('a key that cannot be one is refused at once', async () => {
+    server.fault = () =>
+      refusing('Bad Request.  The value for variable api_key is not a 32 character alpha-numeric lower-case string.');
+    expect((await refusal(fetchSeries(api(), UNRATE), 'SOURCE_REFUSED')).message).toMatch(/the whole key/);
+    expect(server.asked).toHaveLength(1);
+  });
+
+  test('another refusal of the request is final; one for its rate passes', async () => {
+    server.fault = () => refusing('Bad Request.  The series does not exist.');
+    await refusal(firstOf(['2020-01-02', '2020-01-03']), 'SOURCE_REFUSED');
+    expect(server.asked).toHaveLength(1);
+    server.fault = ({ path }) =>
+      isObservations(path) ? refusing('Too Many Requests.  Exceeded Rate Limit') : undefined;
+    const fault = await refusal(firstOf(['2020-01-02', '2020-01-03']), 'SOURCE_UNREACHABLE');
+    expect(fault.message).toContain('Exceeded Rate Limit');
+    expect(server.asked).toHaveLength(3);
+  });
+
+  describe.each([200, 400])('too many vintages, said with %i', (status) => {
+    const inWindow = ({ query }: Asked) =>
+      PUBLICATIONS.filter(
+        ({ vintage }) => vintage >= query.get('realtime_start')! && vintage <= query.get('realtime_end')!,
+      ).length;
+    const limited = (most: number) => (asked: Asked) => {
+      if (!isObservations(asked.path) || inWindow(asked) <= most) return undefined;
+      const period = `${asked.query.get('realtime_start')} to ${asked.query.get('realtime_end')}`;
+      const reason = `Bad Request.  There are ${inWindow(asked)} vintage dates in the specified real-time period: ${period}.  This exceeds the maximum number of vintage dates allowed for this file type (${most}).`;
+      return { ...refusing(reason), status };
+    };
+
+    test.each([200, 20])(
+      'at a limit of %i chunks are halved until they pass, and later ones are no longer',
+      async (most) => {
+        server.fault = limited(most);
+        expect(await rowsFetched()).toEqual(changesIn(PUBLICATIONS));
+        const asked = server.asked.filter(({ path }) => isObservations(path));
+        const refused = asked.filter((one) => inWindow(one) > most);
+        // The first chunk finds the limit, and only what was cut before it was known is refused after that.
+        expect(refused.length).toBeLessThanOrEqual(1 + 2 * Math.log2(FIRST_CHUNK / (most - 1)));
+        expectNoKey();
+      },
+    );
+
+    test('where even one vintage is too many, it is refused as the provider says', async () => {
+      server.fault = limited(0);
+      const fault = await refusal(firstOf(['2020-01-02', '2020-01-03']), 'SOURCE_REFUSED');
+      expect(fault.message).toMatch(/There are 1 vintage dates .*allowed for this file type \(0\)/);
+    });
   });
 
   test.each([200, 400])('an answer that repeats the key (%i) is neither kept nor shown', async (status) => {
@@ -211,8 +282,24 @@ describe('over http', () => {
     'an error code alone': { body: { error_code: 429 }, says: /the provider reports "error 429"/ },
     'a page': { body: '<html>maintenance</html>', says: /not complete JSON/ },
     'half an answer': { body: '{"seriess":[{"id":"UNR', says: /not complete JSON/ },
-    'another unit': { body: { seriess: [{ ...METADATA, units: 'Index' }] }, says: /units is "Index", not "Percent"/ },
-    'another frequency': { body: { seriess: [{ ...METADATA, frequency: 'Daily' }] }, says: /frequency is "Daily"/ },
+    'no unit': { body: { seriess: [{ ...METADATA, units: '' }] }, says: /units is empty/ },
+    'a unit that no row can hold': {
+      body: { seriess: [{ ...METADATA, units: 'Per\u0000cent' }] },
+      says: /units holds control characters/,
+    },
+    'two descriptions of one day': {
+      body: {
+        seriess: [
+          { ...METADATA, realtime_start: '1960-03-15', realtime_end: '1990-01-01' },
+          { ...METADATA, realtime_start: '1990-01-01', realtime_end: '9999-12-31', units: 'Index' },
+        ],
+      },
+      says: /describes it twice as of 1990-01-01: .*"Percent".*"Index"/,
+    },
+    'a description that ends before it begins': {
+      body: { seriess: [{ ...METADATA, realtime_start: '1990-01-02', realtime_end: '1990-01-01' }] },
+      says: /from 1990-01-02 to 1990-01-01/,
+    },
     'another series': { body: { seriess: [{ ...METADATA, id: 'U6RATE' }] }, says: /id is "U6RATE"/ },
     'no series': { body: { seriess: [] }, says: /exactly one series/ },
     'an instant without an offset': {
@@ -314,6 +401,113 @@ test('a value said from a day on that is no vintage is refused: its partition wa
   );
 });
 
+describe('descriptions', () => {
+  const CPI = SERIES.find(({ seriesId }) => seriesId === 'CPIAUCSL')!;
+  const described = (realtime_start: string, more: object = {}) => ({
+    ...METADATA,
+    id: 'CPIAUCSL',
+    title: 'Consumer Price Index',
+    units: 'Index 1967=100',
+    realtime_start,
+    ...more,
+  });
+  const REBASED = { units: 'Index 1982-1984=100', title: 'Consumer Price Index: All Items' };
+  /** Values of two months, the second of which is only known when the index has another base; one stays the same number. */
+  const said: Publication[] = [
+    { vintage: '1988-01-20', said: { '1987-11-01': '345.8', '1987-12-01': '100' } },
+    { vintage: '1988-02-26', said: { '1987-11-01': '115.4', '1988-01-01': '115.7' } },
+    { vintage: '1988-03-23', said: { '1988-02-01': '116.0' } },
+    { vintage: '1988-04-20', said: {} },
+  ];
+
+  /** What becomes of each vintage, in events; the list of vintages is cut into spans of so many. */
+  async function eventsIn(series: readonly Described[], publications: readonly Publication[], most: number) {
+    await using server = await startMacroProvider({ series, publications });
+    const api = providerApi({
+      baseUrl: server.url,
+      key: KEY,
+      timeoutMs: 60_000,
+      maxAttempts: 1,
+      archive: async () => {},
+    });
+    const { descriptions } = await fetchSeries(api, CPI);
+    expect(server.asked).toHaveLength(1);
+    const dates = publications.map(({ vintage }) => vintage);
+    const isRedescribed = (a: string, b: string) => !isSameDescription(descriptions.asOf(a), descriptions.asOf(b));
+    const events: unknown[] = [];
+    for (let at = 0; at < dates.length; at += most) {
+      const whole = { before: dates[at - 1], vintages: dates.slice(at, at + most) };
+      for await (const one of fetchObservations(api, CPI, whole)) {
+        if ('fault' in one) throw one.fault;
+        for (const [vintage, rows] of vintagesIn(one.span, one.observations, isRedescribed)) {
+          for (const { payload } of eventsOf({ ...CPI, ...descriptions.asOf(vintage) }, vintage, rows)) {
+            const { metric_unit, metric_value_text, dimensions, provenance } = JSON.parse(payload.toString());
+            expect(provenance.units).toBe(metric_unit);
+            events.push([vintage, dimensions.observation_date, metric_value_text, metric_unit, provenance.title]);
+          }
+        }
+      }
+    }
+    return events.sort();
+  }
+
+  test.each([1, 2, 4])(
+    'of each vintage are its own, and another base makes a row of each value (%i at a time)',
+    async (most) => {
+      const OLD = ['Index 1967=100', 'Consumer Price Index'];
+      const NEW = [REBASED.units, REBASED.title];
+      expect(await eventsIn([described('1972-07-21'), described('1988-02-26', REBASED)], said, most)).toEqual([
+        ['1988-01-20', '1987-11-01', '345.8', ...OLD],
+        ['1988-01-20', '1987-12-01', '100', ...OLD],
+        ['1988-02-26', '1987-11-01', '115.4', ...NEW],
+        ['1988-02-26', '1987-12-01', '100', ...NEW],
+        ['1988-02-26', '1988-01-01', '115.7', ...NEW],
+        ['1988-03-23', '1988-02-01', '116.0', ...NEW],
+      ]);
+    },
+  );
+
+  test.each([
+    ['title', { title: 'Another title' }],
+    ['frequency', { frequency: 'Quarterly' }],
+    ['adjustment', { seasonal_adjustment: 'Not Seasonally Adjusted' }],
+  ])('another %s makes rows too; one that begins between two vintages is that of the second', async (_, more) => {
+    const events = await eventsIn([described('1972-07-21'), described('1988-04-01', more)], said, 4);
+    const rows = events.map((event) => (event as string[]).slice(0, 2).join(' '));
+    expect(rows.filter((row) => row.startsWith('1988-03-23'))).toHaveLength(1);
+    expect(rows.filter((row) => row.startsWith('1988-04-20'))).toEqual(
+      ['1987-11-01', '1987-12-01', '1988-01-01', '1988-02-01'].map((date) => `1988-04-20 ${date}`),
+    );
+  });
+
+  test('a description that differs in nothing that rows have makes none', async () => {
+    const same = [described('1972-07-21'), described('1988-04-01', { notes: 'more', observation_end: '1988-04-01' })];
+    expect(await eventsIn(same, said, 4)).toEqual(await eventsIn(same.slice(0, 1), said, 4));
+  });
+
+  test('a value that is no longer said when the base changes has no row in the new one', () => {
+    const valid = (date: string, realtimeStart: string, realtimeEnd: string) => ({
+      date,
+      realtimeStart,
+      realtimeEnd,
+      value: '1',
+    });
+    const span = { before: undefined, vintages: ['2020-01-02', '2020-01-03', '2020-01-04'] };
+    const all = [valid('2019-11-01', '2020-01-02', '2020-01-02'), valid('2019-12-01', '2020-01-02', '9999-12-31')];
+    expect(rowsOf(vintagesIn(span, all, (_, vintage) => vintage === '2020-01-04'))).toEqual([
+      { vintage: '2020-01-02', date: '2019-11-01', value: '1' },
+      { vintage: '2020-01-02', date: '2019-12-01', value: '1' },
+      { vintage: '2020-01-04', date: '2019-12-01', value: '1' },
+    ]);
+  });
+
+  test('a vintage that the provider does not describe has no unit', async () => {
+    await expect(eventsIn([described('1988-02-26')], said, 4)).rejects.toThrow(
+      /CPIAUCSL does not describe it as of the vintage 1988-01-20, only as of 1988-02-26 to 9999-12-31/,
+    );
+  });
+});
+
 const RECORDED = new URL('../../../shared/data/macro/api_json/', import.meta.url);
 givenData('macro/api_json').describe('recorded answers', () => {
   const recorded = (name: string) => readFileSync(new URL(name, RECORDED), 'utf8');
@@ -323,8 +517,16 @@ givenData('macro/api_json').describe('recorded answers', () => {
 
   test('a series, with its instant of last update; one that the registry does not mean is refused', () => {
     const body = recorded('fred__series__file_type=json__series_id=CPILFESL.json');
-    const facts = readSeries(body, as('CPILFESL', { unit: 'Index 1982-1984=100' }));
+    const facts = readSeries(body, as('CPILFESL'));
     expect(facts).toMatchObject({ observationEnd: '2024-09-01', lastUpdatedMs: Date.parse('2024-10-10T12:42:03Z') });
+    expect(facts.descriptions.asOf('2024-10-10')).toMatchObject({
+      title: 'Consumer Price Index for All Urban Consumers: All Items Less Food and Energy in U.S. City Average',
+      unit: 'Index 1982-1984=100',
+      frequency: 'Monthly',
+      seasonalAdjustment: 'Seasonally Adjusted',
+    });
+    // It describes its own day: nothing is said of the years before.
+    expect(() => facts.descriptions.asOf('1987-12-31')).toThrow(/as of the vintage 1987-12-31, only as of 2024-10-10/);
     expect(() => readSeries(body, UNRATE)).toThrow(/id is "CPILFESL"/);
   });
 
@@ -352,11 +554,7 @@ givenData('macro/api_json').describe('recorded answers', () => {
   });
 
   test('asked for over http as the feed asks, chunk by chunk, they are the vintages of the whole answer', async () => {
-    const GDP = as('GDP', {
-      unit: 'Billions of Dollars',
-      frequency: 'Quarterly' as never,
-      seasonalAdjustment: 'Seasonally Adjusted Annual Rate',
-    });
+    const GDP = as('GDP');
     const whole = JSON.parse(recorded(HISTORY));
     await using server = await startMacroProvider({ series: METADATA, publications: [] });
     // The recorded bodies; of observations those said in the window asked for, cut to it, as the provider cuts them.

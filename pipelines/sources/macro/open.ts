@@ -8,6 +8,7 @@ import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../
 import type { LoadedFeed } from '../feed-helpers.ts';
 import { documentEvents, turns } from '../feed-helpers.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../feed-types.ts';
+import type { Descriptions } from './descriptions.ts';
 import {
   fetchObservations,
   fetchSeries,
@@ -28,6 +29,7 @@ import { macroSource, type VintagesRequest } from './vintages.ts';
 
 /** The archived answers so far, as needed to parse the next one. */
 interface ArchiveState {
+  descriptions: Descriptions | undefined;
   lastUpdatedMs: number | undefined;
   /** Vintage dates, ascending. */
   dates: readonly string[];
@@ -45,18 +47,27 @@ export async function* archivedRequests(
   log: Logger,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
-    const state: ArchiveState = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
+    const descriptions = await firstDescriptions(series, archive);
+    const state: ArchiveState = {
+      descriptions,
+      lastUpdatedMs: undefined,
+      dates: [],
+      observations: [],
+      pages: [],
+      seen: new Set(),
+    };
     for await (const fetch of archive.fetches(series.sourceId)) {
       try {
         const answers = take(series, fetch, await archive.read(fetch.sha256), state);
-        if (!answers || state.lastUpdatedMs === undefined) continue;
+        const { descriptions, lastUpdatedMs } = state;
+        if (!answers || descriptions === undefined || lastUpdatedMs === undefined) continue;
         const vintages = answers.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
         if (vintages.length === 0) continue;
         yield {
           period: `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}, kept`,
           partitions: vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) })),
           series,
-          content: { answers, vintages, lastUpdatedMs: state.lastUpdatedMs, replaces },
+          content: { answers, descriptions, vintages, lastUpdatedMs, replaces },
         };
       } catch (error) {
         // The feed refused it when it was fetched, too: an error sent with status 200, or a page instead of an answer.
@@ -67,6 +78,23 @@ export async function* archivedRequests(
   }
 }
 
+/** Whether the provider was asked how it describes a series as of every day. Earlier releases asked for one day alone. */
+const isOfEveryDay = ({ path, realtime_start }: ArchivedFetch['asked']) =>
+  path === 'series' && realtime_start !== undefined;
+
+/** The first archived descriptions as of every day; they also describe the vintages of answers that are older. */
+async function firstDescriptions(series: MacroSeries, archive: DocumentArchive): Promise<Descriptions | undefined> {
+  for await (const { asked, sha256 } of archive.fetches(series.sourceId)) {
+    if (!isOfEveryDay(asked)) continue;
+    try {
+      return readSeries((await archive.read(sha256)).toString('utf8'), series).descriptions;
+    } catch {
+      // The answers are read once more in their order, and what is wrong with one is said then.
+    }
+  }
+  return undefined;
+}
+
 function take(
   series: MacroSeries,
   { asked, sha256 }: ArchivedFetch,
@@ -75,9 +103,12 @@ function take(
 ): ProviderAnswers | undefined {
   const text = bytes.toString('utf8');
   switch (asked.path) {
-    case 'series':
-      state.lastUpdatedMs = readSeries(text, series).lastUpdatedMs;
+    case 'series': {
+      const { descriptions, lastUpdatedMs } = readSeries(text, series);
+      state.lastUpdatedMs = lastUpdatedMs;
+      if (isOfEveryDay(asked) || state.descriptions === undefined) state.descriptions = descriptions;
       return undefined;
+    }
     case 'series/vintagedates': {
       const { dates } = readVintages(text, series);
       state.dates = asked.offset === '0' ? dates : [...new Set([...state.dates, ...dates])].sort();
@@ -110,12 +141,12 @@ function spanOf({ realtime_start: start, realtime_end: end }: ArchivedFetch['ask
 export const macroFeed: LoadedFeed = {
   sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample },
   async open(needs) {
-    const apiOf = await apisOf(needs);
+    const api = await apiOf(needs);
     return {
       source: macroSource(needs.catalog),
       isPlanned: false,
-      select: (selection) => documentEvents(askedFor(apiOf, selection)),
-      follow: () => documentEvents(followed(apiOf, needs)),
+      select: (selection) => documentEvents(askedFor(api, selection)),
+      follow: () => documentEvents(followed(api, needs)),
       async [Symbol.asyncDispose]() {},
     } satisfies OpenedFeed;
   },
@@ -133,24 +164,28 @@ export const macroFeed: LoadedFeed = {
   },
 };
 
-type ApiOf = (series: MacroSeries) => MacroApi;
-
 /** Archives every answer under its series before it is parsed. A sample's answers are not archived. */
-async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<ApiOf> {
-  if (location) return () => folderApi(location);
+async function apiOf({ settings, location, log, signal }: FeedNeeds): Promise<MacroApi> {
+  if (location) return folderApi(location);
   const { baseUrl, key } = providerOf(settings);
   const archive = await documentArchiveOf(settings);
-  return ({ seriesId, sourceId }) =>
-    providerApi({
-      baseUrl,
-      key,
-      timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
-      maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
-      archive: (bytes, { path, query }) =>
-        archive.put(bytes, { source_id: sourceId, name: `${seriesId} ${path}`, asked: { path, ...query } }),
-      log,
-      signal,
-    });
+  const sourceIds = new Map(SERIES.map(({ seriesId, sourceId }) => [seriesId, sourceId]));
+  return providerApi({
+    baseUrl,
+    key,
+    timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
+    maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+    archive: (bytes, { path, query }) => {
+      const { series_id: seriesId } = query;
+      return archive.put(bytes, {
+        source_id: sourceIds.get(seriesId)!,
+        name: `${seriesId} ${path}`,
+        asked: { path, ...query },
+      });
+    },
+    log,
+    signal,
+  });
 }
 
 /** @throws TidemarkError CONFIGURATION_INVALID; its message names the settings that are missing. */
@@ -177,17 +212,20 @@ function seriesNamed(named: string | undefined): readonly MacroSeries[] {
 }
 
 /** Requests all vintages of the given days; the publisher compares those that are proved. */
-function askedFor(apiOf: ApiOf, { options, reingest: replaces }: Selection): AsyncGenerator<VintagesRequest> {
+function askedFor(api: MacroApi, { options, reingest: replaces }: Selection): AsyncGenerator<VintagesRequest> {
   const { from = '', to = '9999-12-31' } = options;
   const choose: Choose = async (_, dates) => dates.filter((date) => date >= from && date <= to);
-  return requestsFor(apiOf, seriesNamed(options.series), { choose, replaces });
+  return requestsFor(api, seriesNamed(options.series), { choose, replaces });
 }
 
 /**
  * Requests the vintages that are not proved yet, again and again; if there are none, the last one, which confirms that
  * it is still the last.
  */
-async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedNeeds): AsyncGenerator<VintagesRequest> {
+async function* followed(
+  api: MacroApi,
+  { settings, catalog, signal, log }: FeedNeeds,
+): AsyncGenerator<VintagesRequest> {
   const times = {
     everyMs: settings.SVC_MACRO_FOLLOW_SECONDS * 1000,
     jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
@@ -208,7 +246,7 @@ async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedN
         const open = dates.filter((date) => !keys.has(vintageKey(series.sourceId, date)));
         return open.length > 0 ? open : dates.slice(-1);
       };
-      yield* requestsFor(apiOf, SERIES, { choose });
+      yield* requestsFor(api, SERIES, { choose });
     } catch (error) {
       if (signal.aborted) return;
       log.warn({ fault: explain(error) }, 'some requests to the macro provider failed; retrying later');
@@ -226,13 +264,13 @@ interface SeriesSelection {
 
 /** A series that cannot be fetched is a failed unit; the others continue. */
 async function* requestsFor(
-  apiOf: ApiOf,
+  api: MacroApi,
   named: readonly MacroSeries[],
   wanted: SeriesSelection,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
     try {
-      yield* ofSeries(apiOf(series), series, wanted);
+      yield* ofSeries(api, series, wanted);
     } catch (fault) {
       yield { period: series.seriesId, partitions: [], series, content: { fault } };
     }
@@ -244,7 +282,7 @@ async function* ofSeries(
   series: MacroSeries,
   { choose, replaces }: SeriesSelection,
 ): AsyncGenerator<VintagesRequest> {
-  const { lastUpdatedMs } = await fetchSeries(api, series);
+  const { descriptions, lastUpdatedMs } = await fetchSeries(api, series);
   const { dates, atMs } = await fetchVintageDates(api, series);
   const chosen = new Set(await choose(series, dates));
   const last = dates[dates.length - 1];
@@ -258,7 +296,8 @@ async function* ofSeries(
         continue;
       }
       const throughMs = vintages.includes(last) ? atMs : undefined;
-      yield { period, partitions, series, content: { answers: one, vintages, lastUpdatedMs, throughMs, replaces } };
+      const content = { answers: one, descriptions, vintages, lastUpdatedMs, throughMs, replaces };
+      yield { period, partitions, series, content };
     }
   }
 }

@@ -1,7 +1,7 @@
 /**
- * The provider's API: a series, its vintage dates, and its observations over any number of vintages, in as many
- * requests as needed. Every answer is validated: an error sent with status 200, a missing field and another series are
- * refused.
+ * The provider's API: the descriptions of a series, its vintage dates, and its observations over any number of vintages, in
+ * as many requests as needed. Every answer is validated: an error sent with status 200, a missing field and another series
+ * are refused.
  */
 
 import { fileURLToPath } from 'node:url';
@@ -10,11 +10,15 @@ import { parseDay, parseInstant } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
+import { Retryable, withAttempts } from '../documents/http.ts';
 import { displayUrl, readInFolder, urlBelow } from '../documents/locations.ts';
+import { Descriptions } from './descriptions.ts';
 import type { MacroSeries } from './series.ts';
 
 const day = z.string().refine((text) => parseDay(text) !== undefined, 'is not a day (YYYY-MM-DD)');
 const text = z.string().min(1, 'is empty');
+/** A text that rows hold: the database stores no NUL and no half of a surrogate pair. */
+const rowText = text.refine((one) => one.isWellFormed() && !/\p{Cc}/u.test(one), 'holds control characters');
 
 const errorAnswer = z.union([
   z.object({ error_message: z.string() }),
@@ -26,16 +30,19 @@ const seriesAnswer = z.object({
     .array(
       z.object({
         id: text,
-        title: text,
-        units: text,
-        frequency: text,
-        seasonal_adjustment: text,
+        title: rowText,
+        units: rowText,
+        frequency: rowText,
+        seasonal_adjustment: rowText,
         observation_start: day,
         observation_end: day,
         last_updated: text,
+        // The days that the description holds for; one without them holds for all.
+        realtime_start: day.optional(),
+        realtime_end: day.optional(),
       }),
     )
-    .length(1, 'must describe exactly one series'),
+    .min(1, 'must describe exactly one series'),
 });
 
 const vintagesAnswer = z.object({ count: z.int().min(0), offset: z.int().min(0), vintage_dates: z.array(day) });
@@ -48,6 +55,8 @@ const observationsAnswer = z.object({
 });
 
 export interface SeriesFacts {
+  readonly descriptions: Descriptions;
+  /** As the latest description has it. */
   readonly title: string;
   readonly observationStart: string;
   readonly observationEnd: string;
@@ -74,27 +83,25 @@ export interface ObservationsPage {
   readonly observations: readonly Observation[];
 }
 
-/** @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if it is not the series of the registry. */
+/** @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if it is about another series, or describes one day in two ways. */
 export function readSeries(body: string, series: MacroSeries): SeriesFacts {
-  const [found] = read(body, seriesAnswer, `series ${series.seriesId}`).seriess;
-  const expected = {
-    id: series.seriesId,
-    units: series.unit,
-    frequency: series.frequency,
-    seasonal_adjustment: series.seasonalAdjustment,
-  };
-  for (const [name, value] of Object.entries(expected)) {
-    const described = found[name as keyof typeof expected];
-    // `Daily, Close` counts as daily: the provider appends details after a comma.
-    if (described !== value && !(name === 'frequency' && described.startsWith(`${value},`))) {
-      throw invalid(`series ${series.seriesId}: ${name} is ${JSON.stringify(described)}, not ${JSON.stringify(value)}`);
-    }
-  }
+  const described = read(body, seriesAnswer, `series ${series.seriesId}`).seriess.map((one) => {
+    if (one.id === series.seriesId)
+      return { ...one, from: one.realtime_start ?? FIRST_DAY, to: one.realtime_end ?? LAST_DAY };
+    throw invalid(`series ${series.seriesId}: id is ${JSON.stringify(one.id)}, not ${JSON.stringify(series.seriesId)}`);
+  });
+  const latest = described.reduce((last, one) => (one.to > last.to ? one : last));
   return {
-    title: found.title,
-    observationStart: found.observation_start,
-    observationEnd: found.observation_end,
-    lastUpdatedMs: instantOf(found.last_updated, series),
+    descriptions: new Descriptions(
+      series.seriesId,
+      described.map(({ from, to, title, units, frequency, seasonal_adjustment }) => {
+        return { from, to, title, unit: units, frequency, seasonalAdjustment: seasonal_adjustment };
+      }),
+    ),
+    title: latest.title,
+    observationStart: latest.observation_start,
+    observationEnd: latest.observation_end,
+    lastUpdatedMs: instantOf(latest.last_updated, series),
   };
 }
 
@@ -210,8 +217,10 @@ export const FIRST_CHUNK = 275;
 /** No series of the registry has more. The limit stops a provider whose list never ends. */
 const MAX_VINTAGES = 100_000;
 
+/** Asks for the descriptions as of every day at once, of which a series has a few. */
 export async function fetchSeries(api: MacroApi, series: MacroSeries): Promise<SeriesFacts> {
-  return readSeries(textOf(await api.ask('series', { series_id: series.seriesId })), series);
+  const query = { series_id: series.seriesId, realtime_start: FIRST_DAY, realtime_end: LAST_DAY };
+  return readSeries(textOf(await api.ask('series', query)), series);
 }
 
 const textOf = ({ bytes }: Pick<MacroAnswer, 'bytes'>): string => bytes.toString('utf8');
@@ -261,23 +270,30 @@ export async function* fetchObservations(
   series: MacroSeries,
   whole: VintageSpan,
 ): AsyncGenerator<ProviderAnswers | FailedSpan> {
-  const spans = chunksOf(whole);
-  for (let span = spans.shift(); span; span = spans.shift()) {
+  const { before, vintages } = whole;
+  // What was refused once is refused again, so later chunks have no more. A timeout may have been of its moment.
+  let most = FIRST_CHUNK;
+  const halves: VintageSpan[] = [];
+  for (let at = 0; at < vintages.length || halves.length > 0; ) {
+    let span = halves.shift();
+    if (!span) {
+      span = { before: at === 0 ? before : vintages[at - 1], vintages: vintages.slice(at, at + most) };
+      at += most;
+    }
+    const { length } = span.vintages;
+    if (length > most) {
+      halves.unshift(...halvesOf(span));
+      continue;
+    }
     try {
       yield await observationsOf(api, series, span);
     } catch (fault) {
-      if (span.vintages.length === 1 || !isTooMuch(fault)) yield { span, fault };
-      else spans.unshift(...halvesOf(span));
+      const reason = length === 1 ? undefined : tooMuch(fault);
+      if (reason === 'length') most = Math.ceil(length / 2);
+      if (reason === undefined) yield { span, fault };
+      else halves.unshift(...halvesOf(span));
     }
   }
-}
-
-function chunksOf({ before, vintages }: VintageSpan): VintageSpan[] {
-  const spans: VintageSpan[] = [];
-  for (let at = 0; at < vintages.length; at += FIRST_CHUNK) {
-    spans.push({ before: at === 0 ? before : vintages[at - 1], vintages: vintages.slice(at, at + FIRST_CHUNK) });
-  }
-  return spans;
 }
 
 function halvesOf({ before, vintages }: VintageSpan): VintageSpan[] {
@@ -312,11 +328,15 @@ async function observationsOf(api: MacroApi, series: MacroSeries, span: VintageS
   }
 }
 
-/** Whether the request was refused for its length (the provider's proxy answers 400) or timed out. */
-function isTooMuch(error: unknown): boolean {
-  if (!(error instanceof TidemarkError) || error.code !== 'SOURCE_UNREACHABLE') return false;
-  const { status, timed_out: timedOut } = error.details;
-  return status === 414 || status === 400 || status === 504 || timedOut === true;
+/** Why a request of fewer vintages may succeed: it was refused for its length, or it timed out. */
+function tooMuch(error: unknown): 'length' | 'time' | undefined {
+  if (!(error instanceof TidemarkError)) return undefined;
+  const { status, timed_out: timedOut, refused: kind } = error.details;
+  if (error.code === 'SOURCE_REFUSED') return kind === 'vintages' ? 'length' : undefined;
+  if (error.code !== 'SOURCE_UNREACHABLE' || kind !== undefined) return undefined;
+  // The provider's proxy answers 400 with a page where an address is too long for it.
+  if (status === 414 || status === 400) return 'length';
+  return status === 504 || timedOut === true ? 'time' : undefined;
 }
 
 const unlisted = (series: MacroSeries, what: string) =>
@@ -341,25 +361,61 @@ export interface Question {
 const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
 /** The provider explains a refusal in the body; its proxy answers with a page. */
 const REFUSALS = [400, 401, 403];
+/** No answer that the provider sends instead of data is longer. */
+const MAX_REFUSAL_BYTES = 4096;
 
 export function providerApi(options: ProviderOptions): MacroApi {
   const { baseUrl, key, archive, ...limits } = options;
+  // A key that was refused in every attempt is not waited for again, so that a wrong one is reported once and soon.
+  let isKeyRefused = false;
+  const attempt = async (url: URL, path: string) => {
+    const { status, bytes } = await fetchAnswer({ ...limits, url, answers: REFUSALS, maxBytes: MAX_ANSWER_BYTES });
+    const text = bytes.toString('utf8');
+    if (repeats(text, key)) {
+      const what = `The answer about ${path} repeats the API key of the request, so it is not archived`;
+      throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', what, { details: { url: displayUrl(url), status } });
+    }
+    const reason = bytes.length > MAX_REFUSAL_BYTES ? undefined : refusalOf(text);
+    const kind = reason === undefined ? undefined : kindOf(reason);
+    if (kind === 'rate') throw new Retryable(unreachable(url, status, `answers ${JSON.stringify(reason)}`, kind));
+    if (kind === 'key' && !isKeyRefused) throw new Retryable(refused(url, status, reason!, kind));
+    if (reason !== undefined && (status !== 200 || kind !== 'request')) throw refused(url, status, reason, kind!);
+    if (status !== 200) throw unreachable(url, status, `answered ${status} without a reason`);
+    return bytes;
+  };
   return {
     async ask(path, query) {
       const url = urlBelow(baseUrl, ...path.split('/'));
       url.search = new URLSearchParams({ ...query, file_type: 'json', api_key: key }).toString();
-      const { status, bytes } = await fetchAnswer({ ...limits, url, answers: REFUSALS, maxBytes: MAX_ANSWER_BYTES });
-      const text = bytes.toString('utf8');
-      if (repeats(text, key)) {
-        const what = `The answer about ${path} repeats the API key of the request, so it is not archived`;
-        throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', what, { details: { url: displayUrl(url), status } });
+      const { maxAttempts, backoff, signal, log } = limits;
+      const onRetry = (fault: TidemarkError, n: number, waitMs: number) =>
+        log?.warn({ code: fault.code, document: path, attempt: n, waitMs: Math.round(waitMs) }, fault.message);
+      try {
+        const bytes = await withAttempts({ maxAttempts, backoff, signal, onRetry }, () => attempt(url, path));
+        isKeyRefused = false;
+        const atMs = Date.now();
+        await archive(bytes, { path, query });
+        return { bytes, atMs };
+      } catch (error) {
+        if (error instanceof TidemarkError && error.details.refused === 'key') isKeyRefused = true;
+        throw error;
       }
-      if (status !== 200) throw refused(url, status, refusalOf(text));
-      const atMs = Date.now();
-      await archive(bytes, { path, query });
-      return { bytes, atMs };
     },
   };
+}
+
+/** What the provider refuses: the number of vintages, how often it is asked, the key, or something else of the request. */
+type Refusal = 'vintages' | 'rate' | 'key' | 'malformed key' | 'request';
+
+/** The provider has one status for all its refusals, so that only the words tell which may pass and which may not. */
+function kindOf(reason: string): Refusal {
+  if (/rate limit|too many requests/i.test(reason)) return 'rate';
+  if (/api[ _-]?key/i.test(reason))
+    return /\d+[ -]character|alpha-?numeric|lower-?case/i.test(reason) ? 'malformed key' : 'key';
+  const isOfVintages = /vintage|real-?time period/i.test(reason);
+  return isOfVintages && /exceed|maximum|too (?:many|long|large)|at most|more than|limit/i.test(reason)
+    ? 'vintages'
+    : 'request';
 }
 
 /**
@@ -372,14 +428,20 @@ function repeats(text: string, key: string): boolean {
   return forms.some((form) => lower.includes(form.toLowerCase()));
 }
 
-function refused(url: URL, status: number, reason: string | undefined): TidemarkError {
-  if (reason === undefined) {
-    const what = `${displayUrl(url)} answered ${status} without a reason`;
-    return new TidemarkError('SOURCE_UNREACHABLE', what, { details: { url: displayUrl(url), status } });
-  }
-  const what = `${displayUrl(url)} refused the request: ${JSON.stringify(reason)}`;
-  return new TidemarkError('SOURCE_REFUSED', what, { details: { url: displayUrl(url), status } });
+const ADVICE: Partial<Record<Refusal, string>> = {
+  key: ' (check SVC_MACRO_API_KEY; the provider sometimes refuses a registered key for a while)',
+  'malformed key': ' (check that SVC_MACRO_API_KEY is the whole key, without spaces around it)',
+};
+
+function refused(url: URL, status: number, reason: string, kind: Refusal): TidemarkError {
+  const what = `${displayUrl(url)} refused the request: ${JSON.stringify(reason)}${ADVICE[kind] ?? ''}`;
+  return new TidemarkError('SOURCE_REFUSED', what, { details: { url: displayUrl(url), status, refused: kind } });
 }
+
+const unreachable = (url: URL, status: number, what: string, kind?: Refusal): TidemarkError =>
+  new TidemarkError('SOURCE_UNREACHABLE', `${displayUrl(url)} ${what}`, {
+    details: { url: displayUrl(url), status, refused: kind },
+  });
 
 export const answerFile = (path: string, seriesId: string): string => `${seriesId}.${path.replaceAll('/', '.')}.json`;
 

@@ -26,6 +26,8 @@ export function seriesAnswer(series: MacroSeries, publications: readonly Publica
     seriess: [
       {
         id: series.seriesId,
+        realtime_start: FIRST_DAY,
+        realtime_end: LAST_DAY,
         title: series.metricName.replaceAll('_', ' '),
         observation_start: dates[0],
         observation_end: dates[dates.length - 1],

@@ -1,13 +1,12 @@
 /**
- * The ingested series, with the provider's descriptions. If the provider describes one differently, its answers are
- * refused.
+ * The ingested series. Unit, frequency and adjustment are those of today, for the sample and the documents: rows have what
+ * the provider says as of their vintage (descriptions.ts).
  */
 export interface MacroSeries {
   /** The provider's id. */
   readonly seriesId: string;
   readonly sourceId: string;
   readonly metricName: string;
-  /** Must equal the provider's name of the unit; a rebased index is another metric. */
   readonly unit: string;
   readonly frequency: 'Daily' | 'Monthly';
   readonly seasonalAdjustment: string;

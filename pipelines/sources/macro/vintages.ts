@@ -1,7 +1,8 @@
 /**
  * Turns the provider's observations into partitions, one per vintage, each with the values that it changed. The
  * provider gives each value with its first and last day of validity. A row is stored if its number differs from the one
- * before; the text of an equal number may differ.
+ * before; the text of an equal number may differ. A vintage that describes the series otherwise, such as by another base,
+ * has a row for each of its values: the same number no longer means the same.
  */
 
 import { createHash } from 'node:crypto';
@@ -13,6 +14,7 @@ import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_seri
 import { vintageKey } from '../../../shared/registry/keys.ts';
 import type { DocumentRequest, OpenedDocument, Source } from '../feed-types.ts';
 import { type RecordedEvent, RecordFrames } from '../record-frames.ts';
+import { type Description, type Descriptions, isSameDescription } from './descriptions.ts';
 import type { Observation, ProviderAnswers, VintageSpan } from './provider-api.ts';
 import type { MacroSeries } from './series.ts';
 
@@ -57,13 +59,15 @@ export function vintagesOf(
 
 /**
  * The rows that each vintage of a span changed, relative to the vintage before the span, with which its answers begin.
- * A vintage that changed no number has no rows.
+ * A vintage that changed nothing has no rows. Rows are made one vintage after the other: a redescribed one has all values.
+ * @param isRedescribed whether the second of two vintages, one after the other, describes the series otherwise
  * @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if a value is valid from a day that is not one of the vintages.
  */
 export function vintagesIn(
   { before, vintages }: VintageSpan,
   observations: readonly Observation[],
-): Map<string, readonly VintageRow[]> {
+  isRedescribed: (previous: string, vintage: string) => boolean = () => false,
+): Iterable<readonly [vintage: string, rows: readonly VintageRow[]]> {
   const known = new Map<string, string>();
   const isBefore = ({ realtimeStart }: Observation) => before !== undefined && realtimeStart <= before;
   vintagesOf(observations.filter(isBefore), known);
@@ -75,7 +79,31 @@ export function vintagesIn(
     throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answers about observations: ${what}`);
   }
   const changed = vintagesOf(ofSpan, known);
-  return new Map(vintages.map((vintage) => [vintage, changed.get(vintage) ?? []]));
+  const redescribed = new Set(
+    vintages.filter((vintage, index) => {
+      const previous = index === 0 ? before : vintages[index - 1];
+      return previous !== undefined && isRedescribed(previous, vintage);
+    }),
+  );
+  return {
+    *[Symbol.iterator]() {
+      for (const vintage of vintages) {
+        yield [vintage, redescribed.has(vintage) ? valuesOn(vintage, observations) : (changed.get(vintage) ?? [])];
+      }
+    },
+  };
+}
+
+/** All values that were valid on a day, in the order of their dates. */
+function valuesOn(day: string, observations: readonly Observation[]): VintageRow[] {
+  const found = new Map<string, Observation>();
+  for (const observation of observations) {
+    const { date, realtimeStart, realtimeEnd } = observation;
+    if (realtimeStart > day || realtimeEnd < day) continue;
+    const other = found.get(date);
+    if (!other || other.realtimeStart < realtimeStart) found.set(date, observation);
+  }
+  return [...found.values()].map(({ date, value }) => ({ date, value })).sort((a, b) => compare(a.date, b.date));
 }
 
 /** Compares as numbers: `4.69` equals `4.6900000000`. A missing value equals only a missing value. */
@@ -87,18 +115,26 @@ export function sameValue(a: string, b: string): boolean {
 
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0);
 
+/** A series as a vintage describes it. */
+interface DescribedSeries
+  extends Pick<MacroSeries, 'seriesId' | 'sourceId' | 'metricName'>,
+    Omit<Description, 'title'> {
+  /** Undefined in partitions that an earlier release proved. */
+  readonly title?: string;
+}
+
 /**
  * The events of one vintage, one per value, in the order of their offsets. They do not contain when the source last
  * changed.
  */
 export function eventsOf(
-  series: MacroSeries,
+  series: DescribedSeries,
   vintage: string,
   rows: readonly VintageRow[],
   /** The text of a value as it was stored earlier. */
   textOf: (metricId: string, row: VintageRow) => string = (_, { value }) => value,
 ): RecordedEvent[] {
-  const { seriesId, sourceId, metricName, unit, frequency, seasonalAdjustment } = series;
+  const { seriesId, sourceId, metricName, title, unit, frequency, seasonalAdjustment } = series;
   return rows
     .map((change): RecordedEvent => {
       const { date } = change;
@@ -116,6 +152,7 @@ export function eventsOf(
         realtime_start: vintage,
         series_id: seriesId,
         source_uri: `series/${seriesId}`,
+        title,
         units: unit,
       };
       const payload = {
@@ -145,6 +182,7 @@ export interface VintagesRequest extends DocumentRequest {
 /** The answers for a request. */
 export interface ProviderContent {
   readonly answers: ProviderAnswers;
+  readonly descriptions: Descriptions;
   /** The requested vintages among the answers', ascending. */
   readonly vintages: readonly string[];
   /** When the source last changed the series, as of the fetch. */
@@ -161,17 +199,28 @@ export function macroSource(catalog: Catalog): Source<VintagesRequest> {
     publishedSha256: async () => undefined,
     async open({ series, content, partitions }): Promise<OpenedDocument> {
       if ('fault' in content) throw content.fault;
-      const { answers, vintages, lastUpdatedMs, throughMs, replaces } = content;
-      const changed = vintagesIn(answers.span, answers.observations);
+      const { answers, descriptions, vintages, lastUpdatedMs, throughMs, replaces } = content;
+      const described = new Map(vintages.map((vintage) => [vintage, descriptions.asOf(vintage)]));
+      const changed = vintagesIn(
+        answers.span,
+        answers.observations,
+        (previous, vintage) => !isSameDescription(descriptions.asOf(previous), descriptions.asOf(vintage)),
+      );
       const keys = partitions.map(({ key }) => key);
       const stored = replaces ? new Map() : await catalog.valueTexts(macroSeriesMetrics, keys);
+      const untitled = new Set(replaces ? [] : await catalog.partitionsWithout(macroSeriesMetrics, keys, 'title'));
       return {
         facts: { ...documentOf(series, answers), granularity: 'vintages' },
         checks: throughMs === undefined ? [] : [{ sourceId: series.sourceId, throughMs }],
         async *decode({ frameRawBytes }) {
-          for (const vintage of vintages) {
-            const frames = new RecordFrames(macroSeriesMetrics, vintageKey(series.sourceId, vintage), frameRawBytes);
-            for (const event of eventsOf(series, vintage, changed.get(vintage) ?? [], writtenBefore(stored))) {
+          for (const [vintage, rows] of changed) {
+            const description = described.get(vintage);
+            // The answers hold more vintages than were requested.
+            if (description === undefined) continue;
+            const key = vintageKey(series.sourceId, vintage);
+            const frames = new RecordFrames(macroSeriesMetrics, key, frameRawBytes);
+            const asDescribed = { ...series, ...description, ...(untitled.has(key) && { title: undefined }) };
+            for (const event of eventsOf(asDescribed, vintage, rows, writtenBefore(stored))) {
               yield* frames.add(event);
             }
             const fromMs = parseDay(vintage)!;

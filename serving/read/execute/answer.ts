@@ -23,6 +23,7 @@ import { CoverageProbe, Session, type SnapshotOptions, Snapshots } from '../snap
 import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './optimistic-read.ts';
 import { planRead } from './plan-read.ts';
 import { RecountRequests } from './recount-requests.ts';
+import { unitWarnings } from './unit-changes.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule, qualityWarnings } from './warnings.ts';
 
 const SECOND_MS = 1000;
@@ -295,7 +296,7 @@ export class Reader {
       const live = { ...context, session };
       const planned = await planRead(live);
       const plan = (await call.inspect?.(live, planned)) ?? planned;
-      const quality = await qualityWarnings(live, this.#options);
+      const quality = [...(await qualityWarnings(live, this.#options)), ...(await unitWarnings(live))];
       const answer = new Answer(call, this.#options, deadline);
       const sink = answer.start(context, plan, connection, quality);
       for await (const statement of plan.statements) {

@@ -25,6 +25,7 @@ import {
 import type { CoverageProbe, Session } from '../snapshot/session.ts';
 import { secondsOf } from '../sql/relation.ts';
 import { narrowed } from './plan-read.ts';
+import { unitWarnings } from './unit-changes.ts';
 
 /** A rule, and the time it is evaluated for. */
 interface Evaluation<Kind extends QualityRule['kind']> {
@@ -338,7 +339,7 @@ export async function dryRun(
   const { coverage } = live;
   // How far back the latest rows reach is unknown here.
   const gaps = request.window.kind === 'latest' ? [] : gapsWithin(coverage, boundsOf(coverage, request.window));
-  const quality = await qualityWarnings(live, rule);
+  const quality = [...(await qualityWarnings(live, rule)), ...(await unitWarnings(live))];
   const evaluation = evaluateWarnings(request, { coverage, gaps, quality }, rule);
   if (request.strict && evaluation.warnings.length > 0) throw new StrictRefusal(evaluation.warnings);
   return { live, evaluation };

@@ -21,7 +21,7 @@ import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-m
 import { admittedBy, boundsOf, type Coverage, gapsSince, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { checkSeries, filtersOfSeries } from './column-series.ts';
-import { stateColumns } from './state-columns.ts';
+import { stateColumns, unitWarningOf } from './state-columns.ts';
 import { tradeColumns, tradeRequest } from './trade-columns.ts';
 import {
   type ColumnGroup,
@@ -152,6 +152,12 @@ interface Extent {
   readonly lastEnd: number;
 }
 
+/** When the first bucket ends, and when the last one does. */
+const endsOf = ({ from, lastEnd }: Extent, gridMs: number) => ({
+  first: Math.min(from + gridMs, lastEnd),
+  last: lastEnd,
+});
+
 /** The first queries of a frame's snapshot, and what follows from them. */
 export class FrameProbe {
   readonly groups: readonly Group[];
@@ -184,7 +190,10 @@ export class FrameProbe {
     for (const [index, context] of contexts.entries()) {
       const { coverage } = context;
       const isOpen = request.window.kind === 'latest';
-      const quality = await qualityWarnings(context, rule, isOpen ? Number.POSITIVE_INFINITY : undefined);
+      const quality = [
+        ...(await qualityWarnings(context, rule, isOpen ? Number.POSITIVE_INFINITY : undefined)),
+        ...(await this.#unitWarnings(index, context, extent)),
+      ];
       const gaps = gapsOf(request.window, coverage, extent);
       const judged = {
         mode: context.request.mode,
@@ -222,6 +231,13 @@ export class FrameProbe {
       columnFacts: request.columns.map((_, at) => columnFacts.get(at)!),
     };
     return { facts, warnings };
+  }
+
+  async #unitWarnings(group: number, context: LiveContext, extent: Extent | undefined): Promise<Warning[]> {
+    if (!extent || context.request.dataset.partition.kind !== 'vintage') return [];
+    const { asOf, gridMs } = this.#request;
+    const needs = { columns: this.groups[group].columns, asOf, ends: endsOf(extent, gridMs) };
+    return await unitWarningOf(context, needs, { from: extent.from, gridMs });
   }
 }
 
@@ -317,15 +333,15 @@ export class FrameReader {
       await this.#recounting(contexts[index], async () => group.finish?.());
   }
 
-  #columns(request: FrameRequest, group: Group, context: LiveContext, { from, lastEnd }: Extent): Promise<ColumnGroup> {
+  #columns(request: FrameRequest, group: Group, context: LiveContext, extent: Extent): Promise<ColumnGroup> {
     const { asOf, gridMs, fill } = request;
     const { columns } = group;
     if (context.request.dataset.trades) {
       // A trade at the very time is known. As of each row, only the last bucket can end within a second.
-      const knownTo = typeof asOf === 'number' ? asOf + 1 : asOf === 'row' ? lastEnd : undefined;
+      const knownTo = typeof asOf === 'number' ? asOf + 1 : asOf === 'row' ? extent.lastEnd : undefined;
       return tradeColumns(context, { columns, gridMs, fill }, knownTo);
     }
-    const ends = { first: Math.min(from + gridMs, lastEnd), last: lastEnd };
+    const ends = endsOf(extent, gridMs);
     return stateColumns(context, { columns, asOf, ends, confirmations: this.#options.confirmations });
   }
 

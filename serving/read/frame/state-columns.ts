@@ -5,7 +5,9 @@ import type { Range } from '../../../shared/ranges.ts';
 import { confirmationDepth } from '../../../shared/registry/blocks.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import type { FrameColumn } from '../../contract/frame.ts';
-import { int2, int8, OID, Params } from '../../db/pg-messages.ts';
+import type { Warning } from '../../contract/problems.ts';
+import { array, int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
+import { unitsOf, unitWarning } from '../execute/unit-changes.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Part } from '../read-model.ts';
 import { knownMsOf, type ProvedRun } from '../snapshot/proved-runs.ts';
@@ -25,24 +27,27 @@ interface StateNeeds {
 /** @param context of native rows, or of aligned rows where the columns are fields of those; without filters. */
 export async function stateColumns(context: LiveContext, needs: StateNeeds): Promise<ColumnGroup> {
   const { kind } = context.request.dataset.partition;
-  if (kind === 'vintage' || kind === 'capture') return new RevisedColumns(await revisedSeries(context, needs), needs);
+  if (kind === 'vintage' || kind === 'capture') {
+    const cells = { cellsOf: () => cellsOf(needs), oids: oidsOf(needs) };
+    return new RevisedColumns(await revisedSeries(context, needs, cells), needs);
+  }
   return new TimedColumns(context, needs, kind === 'height' ? await blockKnowledge(context, needs) : undefined);
 }
 
-function setState(
-  { columns, asOf }: StateNeeds,
-  state: State | undefined,
-  endMs: number,
-  bucket: number,
-  values: Values,
-): void {
-  // As of a time the last bucket ends 1 ms after it, so that it holds trades of that instant. No state is proved to hold longer.
-  const atMs = typeof asOf === 'number' ? Math.min(endMs, asOf) : endMs;
-  if (!state || state.validToMs < atMs) return;
-  for (let index = 0; index < columns.length; index++) {
-    const { column, at } = columns[index];
+/** As of a time the last bucket ends 1 ms after it, so that it holds trades of that instant. No state is proved to hold longer. */
+const atOf = ({ asOf }: Pick<StateNeeds, 'asOf'>, endMs: number): number =>
+  typeof asOf === 'number' ? Math.min(endMs, asOf) : endMs;
+
+const holds = ({ ms, validToMs }: State, { maxAgeMs = Number.POSITIVE_INFINITY }: FrameColumn, atMs: number): boolean =>
+  validToMs >= atMs && atMs - ms <= maxAgeMs;
+
+function setState(needs: StateNeeds, state: State | undefined, endMs: number, bucket: number, values: Values): void {
+  const atMs = atOf(needs, endMs);
+  if (!state) return;
+  for (let index = 0; index < needs.columns.length; index++) {
+    const { column, at } = needs.columns[index];
     const upper = state.values[2 * index];
-    if (Number.isNaN(upper) || atMs - state.ms > (column.maxAgeMs ?? Number.POSITIVE_INFINITY)) continue;
+    if (Number.isNaN(upper) || !holds(state, column, atMs)) continue;
     values.set(bucket, at, upper, state.values[2 * index + 1]);
   }
 }
@@ -68,22 +73,26 @@ const cellsOf = ({ columns }: StateNeeds) => columns.map(({ column }) => valueSq
 const oidsOf = ({ columns }: StateNeeds) => columns.map(({ column }) => valueOid(column.field));
 
 /** All revisions of one series up to the frame's end: some thousands, of which a frame needs the first as much as the last. */
-async function revisedSeries(context: LiveContext, needs: StateNeeds): Promise<RevisedSeries> {
+async function revisedSeries(
+  context: LiveContext,
+  { columns, ends, asOf }: Pick<StateNeeds, 'columns' | 'ends' | 'asOf'>,
+  { cellsOf, oids }: { cellsOf(params: Params): readonly string[]; readonly oids: readonly number[] },
+): Promise<RevisedSeries> {
   const { session, coverage } = context;
   const { dataset } = context.request;
   const { native, aligned, number, offset } = dataset;
   const { latestBy, isPresent = 'true' } = aligned.seconds!;
   assert(latestBy !== undefined, 'metrics say which of their rows gives the value');
-  const [{ column }] = needs.columns;
+  const [{ column }] = columns;
   const params = new Params();
   const time = `t."${native.time.column}"`;
   const tests = [
     `p.state = 'proved'`,
-    `${time} < ${params.add(int8(needs.ends.last))}`,
-    ...(typeof needs.asOf === 'number' ? [`${knownMsOf(dataset)} <= ${params.add(int8(needs.asOf))}`] : []),
+    `${time} < ${params.add(int8(ends.last))}`,
+    ...(typeof asOf === 'number' ? [`${knownMsOf(dataset)} <= ${params.add(int8(asOf))}`] : []),
     ...column.filters.map((filter) => filter.test(params)),
   ];
-  const text = `select ${[time, 't.known_ms', `(${isPresent})::int::int8`, ...cellsOf(needs)].join(', ')}
+  const sql = `select ${[time, 't.known_ms', `(${isPresent})::int::int8`, ...cellsOf(params)].join(', ')}
     from (select t.*, p.ingested_at, ${offset.sql} as source_offset, ${knownMsOf(dataset)} as known_ms
       from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
       where ${tests.join(' and ')}) t
@@ -92,10 +101,35 @@ async function revisedSeries(context: LiveContext, needs: StateNeeds): Promise<R
   const sink = new ValueRows(3, ([ms, knownMs, present], values) => {
     rows.push({ ms: ms!, knownMs: knownMs!, isPresent: present === 1, values });
   });
-  const oids = [OID.int8, OID.int8, OID.int8, ...oidsOf(needs)];
-  await session.stream({ text, params: params.list }, oids, sink);
-  const options = { byRow: needs.asOf === 'row', isLate: dataset.partition.kind === 'capture' };
+  await session.stream({ text: sql, params: params.list }, [OID.int8, OID.int8, OID.int8, ...oids], sink);
+  const options = { byRow: asOf === 'row', isLate: dataset.partition.kind === 'capture' };
   return new RevisedSeries(rows, coverage.sources[0]?.runs ?? [], options);
+}
+
+/** The warning where the values of the buckets are in several units, of a series whose every vintage has its own. */
+export async function unitWarningOf(
+  context: LiveContext,
+  needs: Pick<StateNeeds, 'columns' | 'ends' | 'asOf'>,
+  { from, gridMs }: { readonly from: number; readonly gridMs: number },
+): Promise<Warning[]> {
+  const [[sourceId, units]] = [...(await unitsOf(context)), [undefined, []] as const];
+  if (sourceId === undefined) return [];
+  const numberOf = (params: Params) => [`array_position(${params.add(array(units.map(text)))}, t.metric_unit)::int8`];
+  const series = await revisedSeries(context, needs, { cellsOf: numberOf, oids: [OID.int8] });
+  const shown = new Set<string>();
+  const { first, last } = needs.ends;
+  let endMs = Number.NEGATIVE_INFINITY;
+  for (const ms of series.changes) {
+    if (ms <= endMs) continue;
+    if (ms > last) break;
+    // The end of the bucket in which the state changes, which is the first that shows it.
+    endMs = ms <= first ? first : Math.min(from + Math.ceil((ms - from) / gridMs) * gridMs, last);
+    const state = series.at(endMs);
+    if (state && needs.columns.some(({ column }) => holds(state, column, atOf(needs, endMs)))) {
+      shown.add(units[state.values[1] - 1]);
+    }
+  }
+  return await unitWarning(context, new Map([[sourceId, [...shown]]]));
 }
 
 /** No block's time is further than this from those of its neighbours. */

@@ -61,6 +61,11 @@ export class RevisedSeries {
     this.#delayOf = byRow && isLate ? ({ ms, knownMs }) => Math.max(0, knownMs - ms) : () => 0;
   }
 
+  /** When the state may change, epoch ms, ascending. */
+  get changes(): number[] {
+    return this.#order.map((position) => this.#countsFrom[position]);
+  }
+
   /** The state at the end of a bucket. Ends must ascend. */
   at(endMs: number): State | undefined {
     while (this.#next < this.#order.length && this.#countsFrom[this.#order[this.#next]] <= endMs) {

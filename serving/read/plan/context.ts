@@ -27,6 +27,14 @@ export interface ReadPlan {
   readonly searched?: Searched;
   /** The parts that the filters leave; absent without filters. */
   readonly left?: readonly Part[];
+  /** For the latest rows: the first of them. Undefined where all rows of the window are read. */
+  readonly since?: FirstRow;
+}
+
+/** The first row of an answer: its time, and its key in the order of the rows. */
+export interface FirstRow {
+  readonly ms: number;
+  readonly key: readonly string[];
 }
 
 export interface PlanContext {

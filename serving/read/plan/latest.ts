@@ -6,7 +6,7 @@ import type { Part, Rows, Slice } from '../read-model.ts';
 import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
-import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
+import type { CountedStatement, FirstRow, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
 import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 
@@ -31,6 +31,7 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
     parts: within(parts, sinceStart),
     statements: forward(context, within(partsWithRows, sinceStart), start?.key),
     count: start ? await countOfNewest(context, start) : await countOfWindow(context),
+    since: start,
   };
 }
 
@@ -48,6 +49,7 @@ async function planRanked(
     parts: within(parts, sinceStart),
     statements: forward(context, within(searched, sinceStart), start?.key),
     expectedRows: wanted,
+    since: start,
   };
 }
 
@@ -97,7 +99,7 @@ export async function findStart<S>(
   rows: Rows<S>,
   slices: Iterable<S> | AsyncIterable<S>,
   wanted: number,
-): Promise<{ readonly start?: { readonly key: readonly string[]; readonly ms: number }; readonly held: readonly S[] }> {
+): Promise<{ readonly start?: FirstRow; readonly held: readonly S[] }> {
   let missing = wanted;
   const held: S[] = [];
   for await (const slice of slices) {

@@ -28,7 +28,7 @@ export const macroSeriesMetrics = {
   key: KEY,
   kind: 'macro_series_metrics',
   title: 'Macro series metrics',
-  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed.',
+  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed or described otherwise.',
   sources: ['macro'],
   locations: { macro: ['SVC_MACRO_BASE_URL'] },
   partition: { kind: 'vintage', knownAfterMs: KNOWN_AFTER_MS },
@@ -36,7 +36,11 @@ export const macroSeriesMetrics = {
   historicalPath: 'macro/series_metrics',
   quality: {
     kind: 'published',
-    codes: { missing: 'MACRO_SOURCE_PUBLISH_MISSING', stale: 'MACRO_SOURCE_PUBLISH_STALE' },
+    codes: {
+      missing: 'MACRO_SOURCE_PUBLISH_MISSING',
+      stale: 'MACRO_SOURCE_PUBLISH_STALE',
+      units: 'UNIT_CHANGES_WITHIN_SERIES',
+    },
     sources: { macro_fedfunds: MONTHLY, macro_cpiaucsl: MONTHLY, macro_unrate: MONTHLY, macro_dgs10: DAILY },
     maxAgeDays: 'SVC_MACRO_SOURCE_PUBLISH_STALE_MAX_AGE_DAYS',
   },
@@ -52,15 +56,18 @@ export const macroSeriesMetrics = {
     // Vintages compare as texts. They decide before the ingest time: the last ingested vintage need not be the latest.
     latestBy: ['t.vintage desc', 't.ingested_at desc', 't.source_offset desc'],
     isPresent: `t.value_text is distinct from '.'`,
-    unit: { nullable: false, doc: 'Unit of the series, as the source names it.' },
+    unit: {
+      nullable: false,
+      doc: 'Unit of the value, with the base of an index, as the source named it in the vintage.',
+    },
     provenance: {
       nullable: false,
-      doc: 'Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series.',
+      doc: 'Series, its title and unit in the vintage (`realtime_start`), and `last_updated_utc`, when the source last changed it.',
     },
     docs: {
       metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
       observed: 'Midnight UTC of the observation date, not the time of publication.',
-      dimensions: 'Series, observation date, frequency and seasonal adjustment.',
+      dimensions: 'Series, observation date, and frequency and seasonal adjustment in the vintage.',
     },
   }),
 } as const satisfies DatasetDefinition;
