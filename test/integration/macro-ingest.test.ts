@@ -22,6 +22,7 @@ import { eventually, type Serving, startServing } from '../support/serving.ts';
 const KEY = 'macro_series_metrics';
 const API_KEY = 'provider-key-0123';
 const UPDATED = '2026-03-06 08:12:35-06';
+const OLD_BASE = 'Index 1967=100';
 
 const settingsOf = (provider: ProviderServer): Record<string, string> => ({
   SVC_MACRO_BASE_URL: provider.url.href,
@@ -211,8 +212,19 @@ describe('a provider that refuses', () => {
     vintage: `2024-0${n + 2}-05`,
     said: { [`2024-0${n + 1}-01`]: `${n}.5` },
   }));
+  /** The index has another base and title up to the third vintage. */
+  const described = (id: string) => {
+    const series = metadataOf(id, UPDATED);
+    if (id !== 'CPIAUCSL') return series;
+    const [first, , third] = publications.map(({ vintage }) => vintage);
+    const older = { units: OLD_BASE, title: 'an older title', realtime_start: first };
+    return [
+      { ...series, ...older },
+      { ...series, realtime_start: third },
+    ];
+  };
   const all = Object.fromEntries(
-    ['UNRATE', 'FEDFUNDS', 'CPIAUCSL', 'DGS10'].map((id) => [id, { series: metadataOf(id, UPDATED), publications }]),
+    ['UNRATE', 'FEDFUNDS', 'CPIAUCSL', 'DGS10'].map((id) => [id, { series: described(id), publications }]),
   );
   beforeAll(async () => {
     provider = await startMacroProvider({ ...all.UNRATE, all });
@@ -250,10 +262,10 @@ describe('a provider that refuses', () => {
     expect(await proved()).toBe(0);
   });
 
-  test('a series whose unit is another is refused by itself; the others are proved, with every answer kept', async () => {
+  test('a series that is another is refused by itself; the others are proved, with every answer kept', async () => {
     provider.fault = ({ path, query }) =>
       path === '/series' && query.get('series_id') === 'CPIAUCSL'
-        ? { body: JSON.stringify({ seriess: [{ ...metadataOf('CPIAUCSL', UPDATED), units: 'Index 2012=100' }] }) }
+        ? { body: JSON.stringify({ seriess: [{ ...metadataOf('CPIAUCSL', UPDATED), id: 'CPILFESL' }] }) }
         : path === '/series/observations' && query.get('series_id') === 'UNRATE'
           ? { body: JSON.stringify({ error_code: 500, error_message: 'Internal Server Error' }) }
           : undefined;
@@ -264,12 +276,59 @@ describe('a provider that refuses', () => {
       ['CPIAUCSL', 'SOURCE_LAYOUT_UNKNOWN'],
       ...publications.map(({ vintage }) => [`macro_unrate:${vintage}`, 'SOURCE_LAYOUT_UNKNOWN']),
     ]);
-    expect(failed[0].reason).toContain('units is "Index 2012=100", not "Index 1982-1984=100"');
+    expect(failed[0].reason).toContain('id is "CPILFESL", not "CPIAUCSL"');
     const kept = await readdir(join(system.settings.SVC_STATE_DIR, 'kept', 'fetches', 'macro_cpiaucsl'));
     expect(kept.length).toBeGreaterThan(0);
     provider.fault = () => undefined;
     expect((await backfill()).json).toMatchObject({ ok: true, proved: 8, unchanged: 8 });
     // Answers that were refused when they came are passed over when all is parsed anew.
     expect((await system.run(['reparse', 'macro'])).json).toMatchObject({ ok: true, unchanged: 16 });
+  });
+
+  test('an index is served with the base of each vintage, and what has two bases warns; it is the same from the kept answers', async () => {
+    const rebased = { sources: [KEY], filters: [{ field: 'source_id', op: 'eq', value: 'macro_cpiaucsl' }] };
+    await using serving = await startServing({
+      databaseUrl: system.env.databaseUrl,
+      now: () => Date.parse('2026-03-08T00:00:00Z'),
+    });
+    const { json } = await serving.query(rebased);
+    const vintageOf = ({ provenance_json }: Json) => JSON.parse(provenance_json).realtime_start;
+    const [first, second, third, last] = publications.map(({ vintage }) => vintage);
+    expect(json.rows.map((row: Json) => [vintageOf(row), row.metric_unit]).sort()).toEqual([
+      ...[first, second].map((vintage) => [vintage, OLD_BASE]),
+      ...[third, third, third, last].map((vintage) => [vintage, 'Index 1982-1984=100']),
+    ]);
+    const titles = json.rows.map((row: Json) => [row.metric_unit, JSON.parse(row.provenance_json).title]);
+    expect(new Set(titles.map(String))).toEqual(
+      new Set([`${OLD_BASE},an older title`, 'Index 1982-1984=100,consumer_price_index_all_items']),
+    );
+    const codes = (answer: Json) => answer.json.warnings.map(({ code }: Json) => code);
+    expect(codes({ json })).toContain('UNIT_CHANGES_WITHIN_SERIES');
+    const aligned = await serving.query({ ...rebased, mode: 'aligned_1s' });
+    expect(aligned.json.rows.map(({ metric_unit }: Json) => metric_unit)).toEqual(Array(4).fill('Index 1982-1984=100'));
+    expect(codes(aligned)).not.toContain('UNIT_CHANGES_WITHIN_SERIES');
+    const before = await serving.query({ ...rebased, mode: 'aligned_1s', as_of: `${third}T00:00:00Z` });
+    expect(before.json.rows.map(({ metric_unit }: Json) => metric_unit)).toEqual([OLD_BASE, OLD_BASE]);
+    await using other = await System.create();
+    const kept = { SVC_KEEP_DIR: join(system.settings.SVC_STATE_DIR, 'kept') };
+    expect((await other.run(['reparse', 'macro'], kept)).json).toMatchObject({ ok: true, proved: 16 });
+    expect(await other.digests()).toEqual(await system.digests());
+  });
+
+  test('a base that the provider changes for a proved vintage is a late arrival, until an operator says so', async () => {
+    // As if a release had proved it before that did not know the vintage's own base.
+    provider.fault = ({ path, query }) =>
+      path === '/series' && query.get('series_id') === 'CPIAUCSL'
+        ? { body: JSON.stringify({ seriess: [metadataOf('CPIAUCSL', UPDATED)] }) }
+        : undefined;
+    const { exit, json } = await backfill('--series', 'CPIAUCSL');
+    expect([exit, json.refused, json.unchanged]).toEqual([1, 3, 1]);
+    const put = await system.run(
+      ['reingest', 'macro', '--series', 'CPIAUCSL', '--reason', 'the provider describes it otherwise'],
+      settingsOf(provider),
+    );
+    expect([put.exit, put.json.proved], put.stderr).toEqual([0, 4]);
+    const stored = await system.rows(`select distinct metric_unit from ${KEY} where source_id = 'macro_cpiaucsl'`);
+    expect(stored).toEqual([{ metric_unit: 'Index 1982-1984=100' }]);
   });
 });

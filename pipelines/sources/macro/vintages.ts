@@ -193,7 +193,7 @@ export interface ProviderContent {
   readonly throughMs?: number;
 }
 
-export function macroSource(catalog: Catalog): Source<VintagesRequest> {
+export function macroSource(catalog: Pick<Catalog, 'valueTexts' | 'partitionsWithout'>): Source<VintagesRequest> {
   return {
     datasets: [macroSeriesMetrics],
     publishedSha256: async () => undefined,
