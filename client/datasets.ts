@@ -250,7 +250,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
-    /** Unit of the series, as the source names it. */
+    /** Unit with its base, as the source named it in the vintage. */
     readonly metric_unit: string;
     /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
@@ -264,7 +264,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly observed_at_utc: string;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
-    /** Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
+    /** Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
     readonly provenance_json: string;
     /** When the row's partition was ingested; the same for all its rows and after every replay. */
     readonly ingested_at_utc: string;
@@ -278,7 +278,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
-    /** Unit of the series, as the source names it. */
+    /** Unit with its base, as the source named it in the vintage. */
     readonly metric_unit: string | null;
     /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
@@ -290,7 +290,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly metric_value_bool: 0 | 1 | null;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
-    /** Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
+    /** Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
     readonly provenance_json: string | null;
     /** Native rows of the series in the second; the latest one gives the values. */
     readonly records_in_bucket: number;

@@ -2,7 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
 import { Descriptions } from '../../pipelines/sources/macro/descriptions.ts';
 import { archivedRequests } from '../../pipelines/sources/macro/open.ts';
@@ -59,13 +59,13 @@ test('a partition that was proved without its title stays as it was proved; the 
 });
 
 describe('answers that earlier releases kept', () => {
-  let directory: string;
-  beforeAll(async () => {
-    directory = await mkdtemp(join(tmpdir(), 'macro-archive-'));
-  });
-  afterAll(() => rm(directory, { recursive: true }));
+  const series = metadataOf('CPIAUCSL', '2026-03-06 08:12:35-06');
+  const [from, to] = VINTAGES;
+  const EVERY_DAY = { realtime_start: '1776-07-04', realtime_end: '9999-12-31' };
 
-  test('describe no vintage before their day; once the provider was asked for every day, they are read by that', async () => {
+  /** The requests of what an earlier release kept, and of a later answer with these descriptions. */
+  async function requestsWith(described?: readonly object[]): Promise<VintagesRequest[]> {
+    const directory = await mkdtemp(join(tmpdir(), 'macro-archive-'));
     let now = 0;
     const archive = await openDocumentArchive(directory, () => ++now);
     const keep = (path: string, answer: object, asked: Record<string, string> = {}) =>
@@ -74,26 +74,43 @@ describe('answers that earlier releases kept', () => {
         name: `CPIAUCSL ${path}`,
         asked: { path, series_id: 'CPIAUCSL', ...asked },
       });
-    const series = metadataOf('CPIAUCSL', '2026-03-06 08:12:35-06');
-    const [from, to] = VINTAGES;
-    const today = { realtime_start: '2026-03-06', realtime_end: '2026-03-06' };
-    await keep('series', { seriess: [{ ...series, ...today }] });
+    await keep('series', { seriess: [{ ...series, realtime_start: '2026-03-06', realtime_end: '2026-03-06' }] });
     await keep('series/vintagedates', { count: 2, offset: 0, vintage_dates: VINTAGES }, { offset: '0' });
     const observations = [{ realtime_start: from, realtime_end: to, date: '1987-12-01', value: '346.7' }];
     const window = { realtime_start: from, realtime_end: to, offset: '0' };
     await keep('series/observations', { output_type: 1, count: 1, offset: 0, observations }, window);
-    const warned: unknown[] = [];
-    const log = { warn: (...said: unknown[]) => warned.push(said) } as unknown as Logger;
-    const requests = () => Array.fromAsync(archivedRequests([CPI], { options: {}, reingest: false }, archive, log));
-    const [early] = await requests();
-    await expect(eventsOf(early)).rejects.toThrow(/does not describe it as of the vintage 1988-01-20/);
-    const periods = [
+    if (described) await keep('series', { seriess: described }, EVERY_DAY);
+    const log = { warn: (...said: unknown[]) => expect(said).toEqual([]) } as unknown as Logger;
+    const selection = { options: {}, reingest: false };
+    const requests = await Array.fromAsync(archivedRequests([CPI], selection, archive, log));
+    await rm(directory, { recursive: true });
+    return requests;
+  }
+
+  test('describe no vintage before their day', async () => {
+    const [request, ...more] = await requestsWith();
+    expect([request.partitions.length, more]).toEqual([2, []]);
+    await expect(eventsOf(request)).rejects.toThrow(
+      /as of the vintage 1988-01-20, only as of 2026-03-06 to 2026-03-06/,
+    );
+  });
+
+  test('are described by what was kept later, when the provider was asked for every day', async () => {
+    const [request, ...more] = await requestsWith([
       { ...series, units: OLD.unit, realtime_start: '1972-07-21', realtime_end: '1988-02-25' },
-      { ...series, realtime_start: '1988-02-26', realtime_end: '9999-12-31' },
-    ];
-    await keep('series', { seriess: periods }, { realtime_start: '1776-07-04', realtime_end: '9999-12-31' });
-    const events = (await eventsOf((await requests())[0])).split('\n');
+      { ...series, realtime_start: to, realtime_end: '9999-12-31' },
+    ]);
+    expect(more).toEqual([]);
+    const events = (await eventsOf(request)).split('\n');
     expect(events.map((text) => /"units":"([^"]*)"/.exec(text)?.[1])).toEqual([OLD.unit, NEW.unit]);
-    expect(warned).toEqual([]);
+  });
+
+  test('where a vintage is not described it fails alone, and the next has all its values', async () => {
+    const [none, other] = await requestsWith([{ ...series, realtime_start: to, realtime_end: '9999-12-31' }]);
+    expect([none, other].map(({ partitions }) => partitions)).toEqual(
+      [from, to].map((vintage) => [{ key: vintageKey(CPI.sourceId, vintage) }]),
+    );
+    await expect(eventsOf(none)).rejects.toThrow(/as of the vintage 1988-01-20, only as of 1988-02-26 to 9999-12-31/);
+    expect(await eventsOf(other)).toContain('"observation_date":"1987-12-01"');
   });
 });

@@ -18,7 +18,10 @@ export interface DescribedPeriod extends Description {
   readonly to: string;
 }
 
-export const isSameDescription = (a: Description, b: Description): boolean =>
+/** Nothing is the same as what is not described. */
+export const isSameDescription = (a: Description | undefined, b: Description | undefined): boolean =>
+  a !== undefined &&
+  b !== undefined &&
   a.title === b.title &&
   a.unit === b.unit &&
   a.frequency === b.frequency &&
@@ -46,12 +49,17 @@ export class Descriptions {
     }
   }
 
-  /** @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if the provider describes the series as of other days only */
-  asOf(day: string): Description {
-    const found = this.#periods.find(({ from, to }) => from <= day && day <= to);
-    if (found) return found;
+  /** Undefined where the provider describes the series as of other days only. */
+  asOf(day: string): Description | undefined {
+    return this.#periods.find(({ from, to }) => from <= day && day <= to);
+  }
+
+  /** The fault of a vintage that is not described. */
+  missing(day: string): TidemarkError {
     const known = this.#periods.map(({ from, to }) => `${from} to ${to}`).join(', ');
-    throw this.#unknown(`does not describe it as of the vintage ${day}, only as of ${known}: its unit then is unknown`);
+    return this.#unknown(
+      `does not describe it as of the vintage ${day}, only as of ${known}: its unit then is unknown`,
+    );
   }
 
   #unknown(what: string): TidemarkError {

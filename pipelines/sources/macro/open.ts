@@ -25,7 +25,7 @@ import {
 } from './provider-api.ts';
 import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
 import { type MacroSeries, SERIES } from './series.ts';
-import { macroSource, type VintagesRequest } from './vintages.ts';
+import { macroSource, type ProviderContent, type VintagesRequest } from './vintages.ts';
 
 /** The archived answers so far, as needed to parse the next one. */
 interface ArchiveState {
@@ -63,12 +63,7 @@ export async function* archivedRequests(
         if (!answers || descriptions === undefined || lastUpdatedMs === undefined) continue;
         const vintages = answers.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
         if (vintages.length === 0) continue;
-        yield {
-          period: `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}, kept`,
-          partitions: vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) })),
-          series,
-          content: { answers, descriptions, vintages, lastUpdatedMs, replaces },
-        };
+        yield* requestsOf(series, { answers, descriptions, vintages, lastUpdatedMs, replaces }, ', kept');
       } catch (error) {
         // The feed refused it when it was fetched, too: an error sent with status 200, or a page instead of an answer.
         const { sha256, name } = fetch;
@@ -254,6 +249,35 @@ async function* followed(
   }
 }
 
+function requestOf(
+  series: MacroSeries,
+  vintages: readonly string[],
+  content: VintagesRequest['content'],
+  suffix = '',
+): VintagesRequest {
+  const period = `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}${suffix}`;
+  const partitions = vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) }));
+  return { period, partitions, series, content };
+}
+
+/** The described vintages of the answers; those that are not described fail by themselves. */
+function* requestsOf(series: MacroSeries, content: ProviderContent, suffix?: string): Generator<VintagesRequest> {
+  const { descriptions, vintages, throughMs } = content;
+  const undescribed = vintages.filter((vintage) => !descriptions.asOf(vintage));
+  if (undescribed.length > 0) {
+    yield requestOf(series, undescribed, { fault: descriptions.missing(undescribed[0]) }, suffix);
+  }
+  const described = vintages.filter((vintage) => descriptions.asOf(vintage));
+  if (described.length === 0) return;
+  const isWhole = undescribed.length === 0;
+  yield requestOf(
+    series,
+    described,
+    { ...content, vintages: described, throughMs: isWhole ? throughMs : undefined },
+    suffix,
+  );
+}
+
 /** Chooses among the vintage dates of a series, ascending. */
 type Choose = (series: MacroSeries, dates: readonly string[]) => Promise<readonly string[]>;
 
@@ -289,15 +313,12 @@ async function* ofSeries(
   for (const whole of spansOf(dates, chosen)) {
     for await (const one of fetchObservations(api, series, whole)) {
       const { vintages } = one.span;
-      const partitions = vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) }));
-      const period = `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}`;
       if ('fault' in one) {
-        yield { period, partitions, series, content: { fault: one.fault } };
+        yield requestOf(series, vintages, { fault: one.fault });
         continue;
       }
       const throughMs = vintages.includes(last) ? atMs : undefined;
-      const content = { answers: one, descriptions, vintages, lastUpdatedMs, throughMs, replaces };
-      yield { period, partitions, series, content };
+      yield* requestsOf(series, { answers: one, descriptions, vintages, lastUpdatedMs, throughMs, replaces });
     }
   }
 }

@@ -200,7 +200,13 @@ export function macroSource(catalog: Pick<Catalog, 'valueTexts' | 'partitionsWit
     async open({ series, content, partitions }): Promise<OpenedDocument> {
       if ('fault' in content) throw content.fault;
       const { answers, descriptions, vintages, lastUpdatedMs, throughMs, replaces } = content;
-      const described = new Map(vintages.map((vintage) => [vintage, descriptions.asOf(vintage)]));
+      const described = new Map(
+        vintages.map((vintage) => {
+          const description = descriptions.asOf(vintage);
+          if (!description) throw descriptions.missing(vintage);
+          return [vintage, description];
+        }),
+      );
       const changed = vintagesIn(
         answers.span,
         answers.observations,

@@ -28,7 +28,7 @@ export const macroSeriesMetrics = {
   key: KEY,
   kind: 'macro_series_metrics',
   title: 'Macro series metrics',
-  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed or described otherwise.',
+  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed.',
   sources: ['macro'],
   locations: { macro: ['SVC_MACRO_BASE_URL'] },
   partition: { kind: 'vintage', knownAfterMs: KNOWN_AFTER_MS },
@@ -58,16 +58,16 @@ export const macroSeriesMetrics = {
     isPresent: `t.value_text is distinct from '.'`,
     unit: {
       nullable: false,
-      doc: 'Unit of the value, with the base of an index, as the source named it in the vintage.',
+      doc: 'Unit with its base, as the source named it in the vintage.',
     },
     provenance: {
       nullable: false,
-      doc: 'Series, its title and unit in the vintage (`realtime_start`), and `last_updated_utc`, when the source last changed it.',
+      doc: 'Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series.',
     },
     docs: {
       metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
       observed: 'Midnight UTC of the observation date, not the time of publication.',
-      dimensions: 'Series, observation date, and frequency and seasonal adjustment in the vintage.',
+      dimensions: 'Series, observation date, frequency and seasonal adjustment.',
     },
   }),
 } as const satisfies DatasetDefinition;

@@ -160,9 +160,13 @@ function macroRun(bytes: Buffer): string {
     }
   };
   read(() => {
-    const { lastUpdatedMs, observationStart } = readSeries(text, series);
+    const { lastUpdatedMs, observationStart, descriptions } = readSeries(text, series);
     if (!Number.isSafeInteger(lastUpdatedMs) || Number.isNaN(Date.parse(observationStart)))
       throw new Wrong(`last updated ${lastUpdatedMs}`);
+    const [{ vintage }] = PUBLICATIONS;
+    const described = { ...series, ...descriptions.asOf(vintage) };
+    const events = eventsOf(described, vintage, [{ date: '2024-01-01', value: '1' }]);
+    project(macro, 'macro_series_metrics', vintageKey(series.sourceId, vintage), events);
   });
   read(() => same('vintages', readVintages(text, series).dates, JSON.parse(text).vintage_dates));
   read(() => {
