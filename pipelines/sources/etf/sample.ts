@@ -53,11 +53,19 @@ export interface FundDay extends Pick<FundDocument, 'sharesOutstanding' | 'visit
 export function fundOf(day: string, { units, priceUsd, cashUsd, sharesOutstanding, visit }: FundDay): FundDocument {
   const valueUsd = new Big(units).times(priceUsd).toFixed();
   const netAssetsUsd = new Big(valueUsd).plus(cashUsd).toFixed();
+  const weightOf = (usd: string) => new Big(usd).times(100).div(netAssetsUsd).toFixed(2);
   return {
     asOf: day,
     holdings: [
-      { name: 'Bitcoin', ticker: 'BTC', units, priceUsd, valueUsd, weightPct: '99.98' },
-      { name: 'US Dollar Cash', ticker: 'USD', units: cashUsd, priceUsd: '1', valueUsd: cashUsd, weightPct: '0.02' },
+      { name: 'Bitcoin', ticker: 'BTC', units, priceUsd, valueUsd, weightPct: weightOf(valueUsd) },
+      {
+        name: 'US Dollar Cash',
+        ticker: 'USD',
+        units: cashUsd,
+        priceUsd: '1',
+        valueUsd: cashUsd,
+        weightPct: weightOf(cashUsd),
+      },
     ],
     netAssetsUsd,
     sharesOutstanding,
@@ -90,8 +98,8 @@ const number = (text: string): unknown => (isPlain(text) ? rawJSON(text) : text)
 const quoted = (cells: readonly string[]) => cells.map((cell) => `"${cell}"`).join(',');
 const named = (fund: FundDocument, pattern: RegExp) => fund.holdings.filter(({ name }) => pattern.test(name));
 
-function page(fund: FundDocument, body: string): string {
-  return `<!doctype html>\n<html><head><title>Fund</title><script>window.build = "${fund.visit}";</script></head>\n<body>${body}</body></html>\n`;
+function page(title: string, fund: FundDocument, body: string): string {
+  return `<!doctype html>\n<html><head><title>${title}</title><script>window.build = "${fund.visit}";</script></head>\n<body>${body}</body></html>\n`;
 }
 
 const lines = (texts: readonly string[]) => texts.map((text) => `<div><span>${text}</span></div>`).join('\n');
@@ -100,7 +108,7 @@ const lines = (texts: readonly string[]) => texts.map((text) => `<div><span>${te
 export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>> = {
   etf_ishares_ibit_daily: (fund) =>
     [
-      '\uFEFFBitcoin Trust ETF',
+      '\uFEFFiShares Bitcoin Trust ETF',
       `Fund Holdings as of,"${fund.asOf}"`,
       'Inception Date,"Jan 05, 2024"',
       `Shares Outstanding,"${grouped(fund.sharesOutstanding)}"`,
@@ -234,10 +242,11 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
       cusip: '389637109',
     };
     // The facts are JSON inside a string of a script.
-    return page(fund, `<script>self.push([1,${JSON.stringify(JSON.stringify(facts))}])</script>`);
+    return page('GBTC', fund, `<script>self.push([1,${JSON.stringify(JSON.stringify(facts))}])</script>`);
   },
   etf_fidelity_fbtc_daily: (fund) =>
     page(
+      'FBTC',
       fund,
       lines([
         'Net assets',
@@ -256,6 +265,7 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
     ),
   etf_coinshares_brrr_daily: (fund) =>
     page(
+      'BRRR',
       fund,
       lines([
         'ASSETS UNDER MANAGEMENT (US$)',

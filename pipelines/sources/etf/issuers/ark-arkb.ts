@@ -1,7 +1,8 @@
 /** CSV that starts at the first line. */
 import Big from 'big.js';
+import { compareStated } from '../parse/checks.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, shown, sum, unreadable } from '../parse/fields.ts';
-import { parseTable, refuseForeign } from '../parse/tables.ts';
+import { parseTable, refuseForeign, type TableRow } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 export const arkArkb: Issuer = {
@@ -21,37 +22,36 @@ export const arkArkb: Issuer = {
     // A truncated last cell would parse as another number.
     if (!/[\n%"]\s*$/.test(document)) throw unreadable('the last line has no line end: the document is truncated');
     const { rows } = parseTable(document.replace(/^\uFEFF/, ''), 1);
-    const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.cell('company', 'name'), row.cell('ticker')));
-    const worth = (row: (typeof rows)[number]) =>
-      parseNumber(row.cell('market value ($)', 'market value'), `market value ($), line ${row.line}`);
-    const at = `line ${bitcoin.line}`;
-    const fund = bitcoin.cell('fund').trim();
-    if (fund !== 'ARKB') throw unreadable(`the fund is ${shown(fund)}, not ARKB`);
-    const [value, total] = [worth(bitcoin), sum(rows.map(worth), 'market value ($)')];
-    const weight = parseNumber(bitcoin.cell('weight (%)', 'weight'), `weight (%), ${at}`);
-    refuseMissingRows({ value, total, weight });
+    const bitcoin = holdingOf(onlyBitcoin(rows, (row) => isBitcoin(row.cell('company', 'name'), row.cell('ticker'))));
+    const holdings = rows.map(holdingOf);
+    for (const { at, fund, date } of holdings) {
+      if (fund !== 'ARKB') throw unreadable(`the fund is ${shown(fund)}, not ARKB: ${at}`);
+      if (date !== bitcoin.date) throw unreadable(`the rows are of ${bitcoin.date} and of ${date}: ${at}`);
+    }
+    // The table has no end mark: a cut between two rows shows in the sum of its weights.
+    compareStated({ holdings });
     return {
-      as_of_date: parseAsOf(bitcoin.cell('date'), `date, ${at}`),
-      btc_units: parseNumber(bitcoin.cell('shares'), `shares, ${at}`),
-      btc_market_value_usd: value,
-      btc_weight_pct: weight,
-      total_net_assets_usd: total,
+      as_of_date: bitcoin.date,
+      btc_units: bitcoin.units,
+      btc_market_value_usd: bitcoin.value,
+      btc_weight_pct: bitcoin.weight,
+      total_net_assets_usd: sum(
+        holdings.map(({ value }) => value),
+        'market value ($)',
+      ),
       holdings_row_count: new Big(rows.length),
     };
   },
 };
 
-/** Weights are rounded to two decimals, and the fund's own total may differ as slightly. In per cent. */
-const WEIGHT_TOLERANCE = 0.1;
-
-/**
- * A document that is truncated between two rows looks complete. Bitcoin's weight implies the total of all rows; a
- * smaller total means that rows are missing. Missing rows worth less than the tolerance go undetected.
- */
-function refuseMissingRows({ value, total, weight }: Readonly<Record<'value' | 'total' | 'weight', Big | null>>): void {
-  if (!value || !total || !weight || total.eq(0)) return;
-  const found = value.times(100).div(total);
-  if (found.minus(weight).lte(WEIGHT_TOLERANCE)) return;
-  const what = `Bitcoin is ${found.toFixed(2)} % of the rows found, but its stated weight is ${weight} %`;
-  throw unreadable(`rows are missing: ${what}`);
+function holdingOf(row: TableRow) {
+  const at = `line ${row.line}`;
+  return {
+    at,
+    fund: row.cell('fund').trim(),
+    date: parseAsOf(row.cell('date'), `date, ${at}`),
+    units: parseNumber(row.cell('shares'), `shares, ${at}`),
+    value: parseNumber(row.cell('market value ($)', 'market value'), `market value ($), ${at}`),
+    weight: parseNumber(row.cell('weight (%)', 'weight'), `weight (%), ${at}`),
+  };
 }

@@ -1,8 +1,9 @@
 /** Two requests: the page names its build, and the build's data document holds the fund. */
 import Big from 'big.js';
+import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { isBitcoin, onlyBitcoin, parseAsOf, sum, unreadable } from '../parse/fields.ts';
-import { firstText, JsonPath, parseJson, refuseForeign } from '../parse/tables.ts';
+import { isBitcoin, onlyBitcoin, sum, unreadable } from '../parse/fields.ts';
+import { JsonPath, oneDay, parseJson, refuseForeign, requireFund } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 const BUILD = /"buildId":"([A-Za-z0-9_-]+)"/;
@@ -30,17 +31,20 @@ export const bitwiseBitb: Issuer = {
     const bitcoin = onlyBitcoin(basket, (row) => isBitcoin(row.at('companyName').text()));
     const wallets = data.at('wallets', 'walletBalances').list(MAX_WALLETS);
     const reserves = props.at('proofOfReservesSnapshotData');
-    const date = firstText(details.at('asOfDate'), data.at('holdings', 'asOfDate'));
+    requireFund(['BITB'], details.at('ticker'), data.at('ticker'));
+    const [netAssets, count] = [details.at('netAssets').number(), details.at('numHoldings').number()];
+    const holdings = basket.map((row) => ({ at: row.path, value: row.at('marketValue').number() }));
+    compareStated({ holdings, count, netAssets });
     const active = wallets.filter((wallet) => wallet.at('active').value === true);
     return {
-      as_of_date: parseAsOf(date, `${details.path}.asOfDate`),
+      as_of_date: oneDay(details.at('asOfDate'), data.at('holdings', 'asOfDate')),
       btc_units: bitcoin.at('shares').number(),
       btc_market_value_usd: bitcoin.at('marketValue').number(),
-      total_net_assets_usd: details.at('netAssets').number(),
-      holdings_row_count: details.at('numHoldings').number(),
+      total_net_assets_usd: netAssets,
+      holdings_row_count: count,
       shares_outstanding: details.at('sharesOutstanding').number(),
       total_holdings_market_value_usd: sum(
-        basket.map((row) => row.at('marketValue').number()),
+        holdings.map(({ value }) => value),
         'marketValue',
       ),
       wallet_count: new Big(active.length),

@@ -1,12 +1,18 @@
 /** A page read as text lines: labels, each followed by a date and a value. */
 import Big from 'big.js';
-import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
-import { Lines, linesOf } from '../parse/tables.ts';
+import { compareStated } from '../parse/checks.ts';
+import { parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
+import { type Labelled, Labels, readPage, requireHeading } from '../parse/page.ts';
 import type { Issuer } from './issuer.ts';
 
-const VALUE = /^[+-]?\$?[A-Za-z0-9,.\-%]+$/;
-const AS_OF = /^As of (.+)$/i;
-const isValue = (line: string) => VALUE.test(line) && /\d/.test(line) && !AS_OF.test(line);
+const NAME = /\bFBTC\b|\bFidelity Wise Origin Bitcoin\b/i;
+const [NET_ASSETS, UNITS, PER_SHARE, SHARES, NAV] = [
+  'Net assets',
+  'Total bitcoin in fund',
+  'Bitcoin per share',
+  'Shares outstanding',
+  'Nav',
+];
 
 export const fidelityFbtc: Issuer = {
   sourceId: 'etf_fidelity_fbtc_daily',
@@ -18,28 +24,40 @@ export const fidelityFbtc: Issuer = {
     extension: 'html',
   },
   parse(document) {
-    const lines = new Lines(linesOf(document));
-    const assetsAt = lines.find('Net assets');
-    const bitcoinAt = lines.only('Total bitcoin in fund', 0);
-    const sharesAt = lines.find('Shares outstanding');
-    const navAt = lines.find('Nav', bitcoinAt);
-    const assets = parseCompact(lines.after(assetsAt, 4, 'Net assets', isValue), 'Net assets');
+    const page = readPage(document);
+    requireHeading(page, NAME, 'FBTC');
+    const labels = new Labels(page, [NET_ASSETS, UNITS, PER_SHARE, SHARES, NAV]);
+    const times = labels.places(UNITS).length;
+    if (times !== 1) throw unreadable(`the page has "${UNITS}" ${times} times, not once`);
+    const units = labels.dated(UNITS);
+    const net = labels.dated(NET_ASSETS);
+    const [shares, nav, perShare] = [labels.value(SHARES), labels.value(NAV), labels.optional(PER_SHARE)];
+    const netAssets = parseCompact(net.text, NET_ASSETS);
+    const facts = {
+      btc_units: parseNumber(units.text, UNITS),
+      shares_outstanding: parseCompact(shares.text, SHARES),
+      nav_per_share_usd: parseCompact(nav.text, NAV),
+    };
+    /** A label without a date is of the page's day. */
+    const ofDay = (one: Labelled | undefined, day: string) => (one?.date ?? day) === day;
+    if (ofDay(shares, units.date)) {
+      if (ofDay(nav, units.date) && net.date === units.date)
+        compareStated({ netAssets, navPerShare: facts.nav_per_share_usd, shares: facts.shares_outstanding });
+      if (perShare && ofDay(perShare, units.date))
+        compareStated({
+          units: facts.btc_units,
+          unitsPerShare: parseNumber(perShare.text, PER_SHARE),
+          shares: facts.shares_outstanding,
+        });
+    }
     return {
-      as_of_date: dateAfter(lines, bitcoinAt, 6, 'Total bitcoin in fund'),
-      btc_units: parseNumber(lines.after(bitcoinAt, 6, 'Total bitcoin in fund', isValue), 'Total bitcoin in fund'),
+      ...facts,
+      as_of_date: units.date,
       // The page states no separate market value; the fund's assets are all Bitcoin.
-      btc_market_value_usd: assets,
-      total_net_assets_usd: assets,
-      net_assets_as_of_date: dateAfter(lines, assetsAt, 4, 'Net assets'),
-      shares_outstanding: parseCompact(lines.after(sharesAt, 3, 'Shares outstanding', isValue), 'Shares outstanding'),
-      nav_per_share_usd: parseCompact(lines.after(navAt, 3, 'Nav', isValue), 'Nav'),
+      btc_market_value_usd: netAssets,
+      total_net_assets_usd: netAssets,
+      net_assets_as_of_date: net.date,
       holdings_row_count: new Big(1),
     };
   },
 };
-
-function dateAfter(lines: Lines, at: number, within: number, label: string): string {
-  const found = AS_OF.exec(lines.after(at, within, label, (line) => AS_OF.test(line)));
-  if (!found) throw unreadable(`"${label}" has no date`);
-  return parseAsOf(found[1], label);
-}

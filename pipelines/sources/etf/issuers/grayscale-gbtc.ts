@@ -1,43 +1,42 @@
 /** A page whose scripts contain JSON with escaped quotes: `\"field\":\"value\"`. */
 import Big from 'big.js';
-import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
-import { requirePage } from '../parse/tables.ts';
+import { agree } from '../parse/checks.ts';
+import { type ExactObject, membersOf, objectsWith } from '../parse/embedded.ts';
+import { parseAsOf, shown, unreadable } from '../parse/fields.ts';
+import type { JsonPath } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
-const ANCHOR = String.raw`\"pricingDataDate\":`;
-/** The fund's own facts are close to its pricing date; the rest of the page is about other products. */
-const BEFORE = 20_000;
-const AFTER = 300_000;
+const [TICKER, CUSIP] = ['GBTC', '389637109'];
 
 export const grayscaleGbtc: Issuer = {
   sourceId: 'etf_grayscale_gbtc_daily',
   issuer: 'grayscale',
-  ticker: 'GBTC',
+  ticker: TICKER,
   document: { path: '/gbtc', by: 'browser', extension: 'html' },
   parse(document) {
-    requirePage(document);
-    const at = document.indexOf(ANCHOR);
-    if (at < 0) throw unreadable('the page has no pricingDataDate');
-    const part = document.slice(Math.max(0, at - BEFORE), at + AFTER);
-    const text = (name: string) => {
-      const found = new RegExp(String.raw`\\"${name}\\":(?:\\"([^"\\]*)\\"|(-?[0-9.eE+-]+)|null)`).exec(part);
-      return found ? (found[1] ?? found[2]) : missing(name);
-    };
-    const number = (name: string) => {
-      const found = text(name);
-      return found === undefined ? null : parseNumber(found, name);
-    };
-    if (text('ticker') !== 'GBTC') throw unreadable(`the fund's ticker is ${text('ticker')}, not GBTC`);
+    const fund = fundOf(document);
+    const [date, ticker, cusip] = [fund('pricingDataDate'), fund('ticker'), fund('cusip').text()];
+    if (ticker.text() !== TICKER) throw unreadable(`the fund's ticker is ${shown(ticker.value)}, not ${TICKER}`);
+    if (cusip !== null && cusip !== CUSIP)
+      throw unreadable(`the fund's CUSIP is ${shown(cusip)}, not ${CUSIP} of ${TICKER}`);
+    const [worth, netAssets] = [fund('aum').number(), fund('gaapAum').number()];
+    const [shares, nav] = [fund('sharesOutstanding').number(), fund('holdingsPerShare').number()];
+    if (shares && nav && worth && netAssets) {
+      // The holdings are stated at two prices: the trust's own, and that of its accounts. The share's is one of them.
+      const ofShares = nav.times(shares);
+      if (!ofShares.overlaps(worth))
+        agree('holdingsPerShare x sharesOutstanding', ofShares, 'aum and gaapAum', netAssets);
+    }
     return {
-      as_of_date: parseAsOf(text('pricingDataDate') ?? '', 'pricingDataDate'),
-      btc_units: number('totalAssetInTrust'),
-      btc_market_value_usd: number('aum'),
-      total_net_assets_usd: number('gaapAum'),
-      shares_outstanding: number('sharesOutstanding'),
-      nav_per_share_usd: number('holdingsPerShare'),
-      market_price_per_share_usd: number('marketPricePerShare'),
-      premium_discount_pct: number('premiumDiscountPercent'),
-      source_cusip: text('cusip') ?? null,
+      as_of_date: parseAsOf(date.text() ?? '', 'pricingDataDate'),
+      btc_units: fund('totalAssetInTrust').number(),
+      btc_market_value_usd: worth,
+      total_net_assets_usd: netAssets,
+      shares_outstanding: shares,
+      nav_per_share_usd: nav,
+      market_price_per_share_usd: fund('marketPricePerShare').number(),
+      premium_discount_pct: fund('premiumDiscountPercent').number(),
+      source_cusip: cusip,
       // The trust holds only Bitcoin; the page has no table that states the weight.
       btc_weight_pct: new Big(100),
       holdings_row_count: new Big(1),
@@ -45,6 +44,24 @@ export const grayscaleGbtc: Issuer = {
   },
 };
 
-function missing(name: string): never {
-  throw unreadable(`the page has no ${name}`);
+/** The fund's facts by name: those of the one object that has its pricing date and its ticker. */
+function fundOf(document: string): (name: string) => JsonPath {
+  const objects = objectsWith(document, 'pricingDataDate').map((around) => {
+    const own = around.find((object) => Object.hasOwn(object, 'ticker'));
+    if (own === undefined) throw unreadable('the object with pricingDataDate has no ticker');
+    return own;
+  });
+  const of = ({ ticker }: ExactObject) => String(ticker).trim();
+  const ours = objects.filter((object) => of(object) === TICKER);
+  const [first = objects[0], ...more] = ours;
+  const other = more.find((object) => JSON.stringify(object) !== JSON.stringify(first));
+  if (other) throw unreadable(`the page has two objects of ${TICKER} with pricingDataDate, and they differ`);
+  const members = membersOf(first, 'ticker');
+  return (name) => {
+    const [found, ...others] = members.get(name) ?? [];
+    if (found === undefined) throw unreadable(`the page has no ${name}`);
+    const different = others.find(({ value }) => JSON.stringify(value) !== JSON.stringify(found.value));
+    if (different) throw unreadable(`${name} has two values: ${shown(found.value)} and ${shown(different.value)}`);
+    return found;
+  };
 }

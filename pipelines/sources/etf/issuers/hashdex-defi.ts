@@ -1,14 +1,16 @@
 /** A flattened payload: one list, in which objects and lists hold the indexes of their values, and a repeated value is once. */
 import Big from 'big.js';
+import { agree, compareStated } from '../parse/checks.ts';
+import { type ExactObject, isObject } from '../parse/embedded.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { onlyBitcoin, parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
+import { onlyBitcoin, parseAsOf, parseNumber, shown, unreadable } from '../parse/fields.ts';
+import type { Printed } from '../parse/printed.ts';
 import { type Exact, parseJson } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
-/** The product's name and ticker follow one another; the first list with a link after them is that of its holdings. */
 const NAME = 'Hashdex Bitcoin ETF';
 const TICKER = 'DEFI';
-const LINK = /^https:\/\/[^"\s]+\/DEFI_Holdings\.xlsx$/;
+const LINK = /^https:\/\/[^"\s]+\/([A-Z0-9]+)_Holdings\.xlsx$/;
 const KEYS = [
   'name',
   'price',
@@ -31,49 +33,126 @@ export const hashdexDefi: Issuer = {
   parse(document) {
     const payload = parseJson(document);
     if (!Array.isArray(payload)) throw unreadable('the payload is not a list');
-    const product = payload.findIndex((entry, at) => entry === NAME && payload[at + 1] === TICKER);
-    if (product < 0) throw unreadable(`the payload does not name the product ${TICKER}`);
-    const list = payload
-      .slice(product)
-      .find((entry) => isObject(entry) && 'values' in entry && 'downloadLink' in entry);
-    const references = isObject(list) ? valueAt(payload, list.values) : undefined;
-    if (!isObject(list) || !Array.isArray(references)) throw unreadable('the payload has no list of holdings');
+    const list = listOf(payload);
+    const references = valueAt(payload, list.values);
+    if (!Array.isArray(references)) throw unreadable('the payload has no list of holdings');
     if (references.length > MAX_HOLDINGS) throw unreadable(`the list of holdings has ${references.length} entries`);
+    const [link, file] = [valueAt(payload, list.downloadLink), fileOf(payload, list)];
+    if (file !== undefined && file !== TICKER)
+      throw unreadable(`the list is that of ${file}, not of ${TICKER}: ${shown(link)}`);
     const holdings = references.map((reference, row) => holdingOf(payload, reference, row + 1));
-    const { price, shares, weight, weight_percentage } = onlyBitcoin(
-      holdings,
-      (one) => one.name === 'Bitcoin' && one.ticker === 'BTC',
-    );
+    const bitcoin = onlyBitcoin(holdings, (one) => one.name === 'Bitcoin' && one.ticker === 'BTC');
+    const [units, usd] = [number(bitcoin.shares, 'shares of Bitcoin'), number(bitcoin.price, 'price of Bitcoin')];
+    const weight = number(bitcoin.weight || bitcoin.weight_percentage, 'weight of Bitcoin');
     // Each holding states them of the fund.
-    const { referenceDate, totalNetAssets, sharesOutstanding } =
-      holdings.find((one) => one.referenceDate && one.totalNetAssets && one.sharesOutstanding) ?? holdings[0];
-    const number = (value: string | undefined, field: string) => parseNumber(required(value, field), field);
-    const [units, usd] = [number(shares, 'shares of Bitcoin'), number(price, 'price of Bitcoin')];
-    const link = valueAt(payload, list.downloadLink);
+    const date = parseAsOf(ofFund(holdings, 'referenceDate'), 'referenceDate');
+    const netAssets = parseNumber(ofFund(holdings, 'totalNetAssets'), 'totalNetAssets');
+    const rows = holdings.map((one, index) => statedBy(one, `holding ${index + 1}`));
+    for (const { at, weight: one, weightAgain } of rows) agree(`weight, ${at}`, one, 'weight_percentage', weightAgain);
+    compareStated({ holdings: rows, netAssets });
     return {
-      as_of_date: parseAsOf(required(referenceDate, 'referenceDate'), 'referenceDate'),
+      as_of_date: date,
       btc_units: units,
       btc_price_usd: usd,
       btc_market_value_usd: units && usd ? units.times(usd) : null,
-      btc_weight_pct: number(weight || weight_percentage, 'weight of Bitcoin'),
-      total_net_assets_usd: number(totalNetAssets, 'totalNetAssets'),
-      shares_outstanding: number(sharesOutstanding, 'sharesOutstanding'),
+      btc_weight_pct: weight,
+      total_net_assets_usd: netAssets,
+      shares_outstanding: parseNumber(ofFund(holdings, 'sharesOutstanding'), 'sharesOutstanding'),
       holdings_row_count: new Big(references.length),
-      holdings_download_url: typeof link === 'string' && LINK.test(link) ? link : null,
+      holdings_download_url: file === undefined ? null : (link as string),
     };
   },
 };
 
-function required(value: string | undefined, field: string): string {
+function number(value: string | undefined, field: string): Printed | null {
   if (value === undefined) throw unreadable(`${field} is not a text`);
-  return value;
+  return parseNumber(value, field);
 }
 
-const isObject = (entry: Exact | undefined): entry is { readonly [name: string]: Exact } =>
-  typeof entry === 'object' && entry !== null && !Array.isArray(entry) && !(entry instanceof Big);
+/** A row that lacks a text is not compared. */
+function statedBy({ price, shares, weight, weight_percentage: again }: Holding, at: string) {
+  const stated = (text: string | undefined, name: string) => (text ? parseNumber(text, `${name}, ${at}`) : null);
+  const [first, second] = [stated(weight, 'weight'), stated(again, 'weight_percentage')];
+  return {
+    at,
+    units: stated(shares, 'shares'),
+    price: stated(price, 'price'),
+    weight: first ?? second,
+    weightAgain: second,
+  };
+}
 
-const valueAt = (payload: readonly Exact[], reference: Exact): Exact | undefined =>
+/** What the holdings say of the fund. @throws TidemarkError if none says it, or if two differ. */
+function ofFund(holdings: readonly Holding[], key: 'referenceDate' | 'totalNetAssets' | 'sharesOutstanding'): string {
+  const [first, ...more] = new Set(holdings.map((one) => one[key]).filter((text) => text !== undefined && text !== ''));
+  if (first === undefined) throw unreadable(`${key} is not a text`);
+  if (more.length > 0) throw unreadable(`the holdings differ in ${key}: ${shown(first)} and ${shown(more[0])}`);
+  return first;
+}
+
+const valueAt = (payload: readonly Exact[], reference: Exact | undefined): Exact | undefined =>
   reference instanceof Big ? payload[reference.toNumber()] : undefined;
+
+const isList = (entry: ExactObject) => 'values' in entry && 'downloadLink' in entry;
+
+/** The fund that the list's download address names. */
+const fileOf = (payload: readonly Exact[], { downloadLink }: ExactObject): string | undefined => {
+  const link = valueAt(payload, downloadLink);
+  return typeof link === 'string' ? LINK.exec(link)?.[1] : undefined;
+};
+
+/**
+ * The product's list of holdings: the only one that the object with its name and ticker refers to, itself or through
+ * others; else the only one of the object around it whose download address names the product.
+ */
+function listOf(payload: readonly Exact[]): ExactObject {
+  const isProduct = (entry: Exact): entry is ExactObject =>
+    isObject(entry) && membersAre(payload, entry, [NAME, TICKER]);
+  const products = payload.filter(isProduct);
+  if (products.length === 0) throw unreadable(`the payload does not name the product ${TICKER}`);
+  const lists = new Set(products.flatMap((product) => listsBelow(payload, product)));
+  if (lists.size === 0) {
+    const places = new Set(payload.flatMap((entry, at) => (isProduct(entry) ? [at] : [])));
+    const refers = (reference: Exact) => reference instanceof Big && places.has(reference.toNumber());
+    for (const entry of payload)
+      if (isObject(entry) && Object.values(entry).some(refers))
+        for (const list of listsBelow(payload, entry)) if (fileOf(payload, list) === TICKER) lists.add(list);
+  }
+  if (lists.size !== 1) throw unreadable(`the product ${TICKER} has ${lists.size} lists of holdings, not 1`);
+  return [...lists][0];
+}
+
+const membersAre = (payload: readonly Exact[], entry: ExactObject, texts: readonly string[]): boolean => {
+  const members = Object.values(entry).map((reference) => valueAt(payload, reference));
+  return texts.every((text) => members.includes(text));
+};
+
+/** The lists that an object refers to, through objects and lists that are not another product's. */
+function listsBelow(payload: readonly Exact[], start: ExactObject): ExactObject[] {
+  const [seen, found] = [new Set<Exact>([start]), [] as ExactObject[]];
+  const pending: Exact[] = [start];
+  for (let one = pending.pop(); one !== undefined; one = pending.pop()) {
+    if (isObject(one) && isList(one)) {
+      found.push(one);
+      continue;
+    }
+    const references: readonly Exact[] = Array.isArray(one) ? one : isObject(one) ? Object.values(one) : [];
+    for (const reference of references) {
+      const next = valueAt(payload, reference);
+      if (typeof next !== 'object' || next === null || seen.has(next) || isOther(payload, next)) continue;
+      seen.add(next);
+      pending.push(next);
+    }
+  }
+  return found;
+}
+
+/** Another product: it has a ticker that is not this one's. A holding has one too, but is behind a list. */
+function isOther(payload: readonly Exact[], entry: Exact): boolean {
+  if (!isObject(entry) || !('ticker' in entry)) return false;
+  const ticker = valueAt(payload, entry.ticker);
+  return typeof ticker === 'string' && ticker !== TICKER;
+}
 
 function holdingOf(payload: readonly Exact[], reference: Exact, row: number): Holding {
   const entry = valueAt(payload, reference);

@@ -1,13 +1,16 @@
 /** CSV with a preamble of labels, a table, and disclaimers after an empty line. The issuer also serves past days. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, sum, unreadable } from '../parse/fields.ts';
-import { parseTable, refuseForeign } from '../parse/tables.ts';
+import { compareStated } from '../parse/checks.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, shown, sum, unreadable } from '../parse/fields.ts';
+import { parseTable, refuseForeign, type TableRow } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 const PATH = '/us/products/333011/fund/1467271812596.ajax?dataType=fund&fileName=IBIT_holdings&fileType=csv';
-const AS_OF = /^Fund Holdings as of,"([^"]*)"/m;
-const SHARES = /^Shares Outstanding,"([^"]*)"/m;
-const VALUE = ['Market Value', 'Notional Value'];
+/** A value is quoted, but for one that a spreadsheet has saved again. */
+const AS_OF = /^"?Fund Holdings as of"?,(?:"([^"]*)"|([^",\n]*)),*$/m;
+const SHARES = /^"?Shares Outstanding"?,(?:"([^"]*)"|([^",\n]*)),*$/m;
+/** The first line. Files before 2025 have the shorter name. */
+const TITLE = /^"?iShares Bitcoin Trust(?: ETF)?"?[\s,]*$/;
 
 export const isharesIbit: Issuer = {
   sourceId: 'etf_ishares_ibit_daily',
@@ -20,30 +23,53 @@ export const isharesIbit: Issuer = {
     firstDay: '2024-01-11',
     pathOf: (day) => `${PATH}&asOfDate=${day.replaceAll('-', '')}`,
   },
-  saysNoData: (document) => AS_OF.exec(normal(document))?.[1].trim() === '-',
+  saysNoData: (document) =>
+    AS_OF.exec(normal(document))
+      ?.slice(1)
+      .some((text) => text?.trim() === '-') ?? false,
   parse(document) {
     const text = normal(document);
     if (/^\s*</.test(text)) {
       refuseForeign(text);
       throw unreadable('the document is a page where CSV was expected');
     }
+    const title = text.split('\n', 1)[0];
+    if (!TITLE.test(title)) throw unreadable(`the fund is ${shown(title)}, not "iShares Bitcoin Trust ETF"`);
     const { table, line } = tableOf(text);
     const { rows } = parseTable(table, line);
-    const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.cell('Name'), row.cell('Ticker')));
+    const bitcoin = holdingOf(onlyBitcoin(rows, (row) => isBitcoin(row.cell('Name'), row.cell('Ticker'))));
     const cash = rows.find((row) => /cash/i.test(row.cell('Name')) || row.cell('Ticker').trim() === 'USD');
-    const worth = (row: (typeof rows)[number]) => parseNumber(row.cell(...VALUE), `Market Value, line ${row.line}`);
+    const holdings = rows.map(holdingOf);
+    compareStated({ holdings });
     return {
       as_of_date: parseAsOf(labelled(text, AS_OF, 'Fund Holdings as of'), 'Fund Holdings as of'),
-      btc_units: parseNumber(bitcoin.cell('Shares', 'Quantity', 'Units'), `Quantity, line ${bitcoin.line}`),
-      btc_market_value_usd: worth(bitcoin),
-      btc_weight_pct: parseNumber(bitcoin.cell('Weight (%)'), `Weight (%), line ${bitcoin.line}`),
-      cash_market_value_usd: cash ? worth(cash) : null,
-      total_net_assets_usd: sum(rows.map(worth), 'Market Value'),
+      btc_units: bitcoin.units,
+      btc_market_value_usd: bitcoin.value,
+      btc_weight_pct: bitcoin.weight,
+      cash_market_value_usd: cash ? holdingOf(cash).value : null,
+      total_net_assets_usd: sum(
+        holdings.map(({ value }) => value),
+        'Market Value',
+      ),
       holdings_row_count: new Big(rows.length),
       shares_outstanding: parseNumber(labelled(text, SHARES, 'Shares Outstanding'), 'Shares Outstanding'),
     };
   },
 };
+
+/** Older files have no market value but a notional one; some have a price. */
+function holdingOf(row: TableRow) {
+  const number = (text: string, name: string) => parseNumber(text, `${name}, line ${row.line}`);
+  const [notional, price] = [row.optional('Notional Value'), row.optional('Price')];
+  return {
+    at: `line ${row.line}`,
+    units: number(row.cell('Shares', 'Quantity', 'Units'), 'Quantity'),
+    value: number(row.cell('Market Value', 'Notional Value'), 'Market Value'),
+    valueAgain: notional === undefined ? null : number(notional, 'Notional Value'),
+    weight: number(row.cell('Weight (%)'), 'Weight (%)'),
+    price: price === undefined ? null : number(price, 'Price'),
+  };
+}
 
 /** Removes the byte order mark and turns non-breaking spaces into spaces. */
 const normal = (text: string) =>
@@ -55,15 +81,18 @@ const normal = (text: string) =>
 function labelled(text: string, label: RegExp, name: string): string {
   const found = label.exec(text);
   if (!found) throw unreadable(`the document has no label "${name}"`);
-  return found[1];
+  return found[1] ?? found[2];
 }
+
+/** A spreadsheet that saves the file again pads each line with commas. */
+const BLANK = /^[\s,]*$/;
 
 /** From the header line to the first blank one. A table without that end is incomplete and refused. */
 function tableOf(text: string): { table: string; line: number } {
   const lines = text.split('\n');
-  const start = lines.findIndex((line) => line.startsWith('Ticker,'));
+  const start = lines.findIndex((line) => /^"?Ticker"?,/.test(line));
   if (start < 0) throw unreadable('the document has no table: no line starts with "Ticker,"');
-  const length = lines.slice(start).findIndex((line) => line.trim() === '');
-  if (length < 0) throw unreadable('the table has no end: the document is truncated');
+  const length = lines.slice(start).findIndex((line) => BLANK.test(line));
+  if (length < 0) throw unreadable('the table has no end, which is a blank line: the document is truncated');
   return { table: lines.slice(start, start + length).join('\n'), line: start + 1 };
 }

@@ -1,8 +1,9 @@
 /** JSON with every number as text. */
 import Big from 'big.js';
+import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum } from '../parse/fields.ts';
-import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
+import { firstText, JsonPath, parseJson, requireFund } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 export const vaneckHodl: Issuer = {
@@ -16,19 +17,29 @@ export const vaneckHodl: Issuer = {
   },
   parse(document) {
     const root = new JsonPath(parseJson(document), '');
-    const holdings = root.at('Holdings').list(MAX_HOLDINGS);
-    const bitcoin = onlyBitcoin(holdings, (row) => isBitcoin(row.at('HoldingName').text()));
+    requireFund(['HODL'], root.at('Ticker'), root.at('FundTicker'));
+    const rows = root.at('Holdings').list(MAX_HOLDINGS);
+    const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.at('HoldingName').text()));
+    const holdings = rows.map(holdingOf);
+    compareStated({ holdings });
     return {
       as_of_date: parseAsOf(firstText(root.at('AsOfDate')), 'AsOfDate'),
       btc_units: bitcoin.at('Shares').number(),
       btc_market_value_usd: bitcoin.at('MV').number(),
       btc_weight_pct: bitcoin.at('Weight').number(),
       total_net_assets_usd: sum(
-        holdings.map((row) => row.at('MV').number()),
+        holdings.map(({ value }) => value),
         'MV',
       ),
-      holdings_row_count: new Big(holdings.length),
+      holdings_row_count: new Big(rows.length),
       source_cusip: bitcoin.at('CUSIP').text(),
     };
   },
 };
+
+/** Only Bitcoin must have a weight. */
+const holdingOf = (row: JsonPath) => ({
+  at: row.path,
+  value: row.at('MV').number(),
+  weight: row.at('Weight').optional(),
+});

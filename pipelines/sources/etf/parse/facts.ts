@@ -1,6 +1,7 @@
 /** The facts that a fund states about one day, and the metrics derived from them. */
 import Big from 'big.js';
 import { shown, unreadable } from './fields.ts';
+import { Printed } from './printed.ts';
 
 /** A fund holds Bitcoin and perhaps cash; a longer list belongs to another document. */
 export const MAX_HOLDINGS = 1000;
@@ -98,7 +99,7 @@ export const FACTS = {
 export type FactName = keyof typeof FACTS;
 
 /** `undefined`: the issuer's document lacks the fact. `null`: it has the fact without a value. */
-export type Facts = { readonly [Name in FactName]?: Big | string | null };
+export type Facts = { readonly [Name in FactName]?: Printed | Big | string | null };
 
 /** A metric: one fact with its unit, in the channels of a metric row. */
 export interface Metric {
@@ -118,7 +119,7 @@ export function metricsOf(facts: Facts): Metric[] {
     const value = facts[name];
     const rule: FactRule = FACTS[name];
     if (rule.required && (value === undefined || value === null)) throw unreadable(`${name} is missing`);
-    return value === undefined ? [] : [metricOf(name, rule, value)];
+    return value === undefined ? [] : [metricOf(name, rule, value instanceof Printed ? value.value : value)];
   });
   const observed: Metric = {
     name: 'observed_at_utc',

@@ -5,6 +5,7 @@
 
 import Big from 'big.js';
 import { TidemarkError } from '../../../../shared/errors.ts';
+import { Printed } from './printed.ts';
 
 /** The error for a document that its parser does not understand; `what` names the field, label or line. */
 export function unreadable(what: string, cause?: unknown): TidemarkError {
@@ -50,7 +51,7 @@ function oneLine(text: string, field: string): string {
 }
 
 /** @returns null if the document states no value. @throws TidemarkError; its message names `field`. */
-export function parseNumber(text: string, field: string): Big | null {
+export function parseNumber(text: string, field: string): Printed | null {
   const trimmed = oneLine(text, field);
   if (NO_VALUE.test(trimmed)) return null;
   const [, open, inner] = /^(\$?)\((.*)\)$/.exec(trimmed) ?? [];
@@ -62,14 +63,20 @@ export function parseNumber(text: string, field: string): Big | null {
     ? boundedDecimal(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''))
     : undefined;
   if (value === undefined) throw unreadable(`${field} is not a number: ${shown(text)}`);
-  return bracketed || (signs !== '' && signs !== '+') ? value.neg() : value;
+  return Printed.rounded(bracketed || (signs !== '' && signs !== '+') ? value.neg() : value, lastPlace(digits));
+}
+
+/** The exponent of ten of the last digit: -2 for `1,234.50`, 7 for `1.45e9`. */
+function lastPlace(digits: string): number {
+  const [mantissa, exponent = '0'] = digits.toLowerCase().split('e');
+  return Number(exponent) - (mantissa.split('.')[1]?.length ?? 0);
 }
 
 const SUFFIXES: Readonly<Record<string, string>> = { K: '1e3', M: '1e6', B: '1e9', T: '1e12' };
 const WORDS: Readonly<Record<string, string>> = { thousand: '1e3', million: '1e6', billion: '1e9', trillion: '1e12' };
 
 /** `$14.50B`, `230.1M`, `USD 73,109.73`: a number with a letter for its scale. */
-export function parseCompact(text: string, field: string): Big | null {
+export function parseCompact(text: string, field: string): Printed | null {
   const [, digits, suffix = ''] = /^(.*?)([KMBT]?)$/i.exec(
     oneLine(text, field)
       .replace(/\bUSD\b/gi, '')
@@ -79,28 +86,31 @@ export function parseCompact(text: string, field: string): Big | null {
 }
 
 /** `$1,234.5 Million`: a number with a word for its scale. */
-export function parseScaled(text: string, field: string): Big | null {
+export function parseScaled(text: string, field: string): Printed | null {
   const [, digits, word = ''] = /^(.*?)\s*(thousand|million|billion|trillion)?$/i.exec(oneLine(text, field))!;
   return word === '' ? parseNumber(digits, field) : scaled(digits, WORDS[word.toLowerCase()], field);
 }
 
 /** A scale without a number is an error, not "no value". */
-function scaled(digits: string, scale: string, field: string): Big {
+function scaled(digits: string, scale: string, field: string): Printed {
   const value = parseNumber(digits, field);
   if (value === null) throw unreadable(`${field} is a scale without a number`);
-  return value.times(scale);
+  return value.times(new Printed(new Big(scale)));
 }
 
 /**
  * The exact sum of a column.
  * @throws TidemarkError if a value is missing, because the sum would be too small and look right.
  */
-export const sum = (values: readonly (Big | null)[], column: string): Big =>
-  values.reduce<Big>((total, value, index) => {
-    if (value === null)
-      throw unreadable(`${column} of row ${index + 1} of ${values.length} is missing, so the column has no sum`);
-    return total.plus(value);
-  }, new Big(0));
+export const sum = (values: readonly (Printed | null)[], column: string): Printed =>
+  values.reduce<Printed>(
+    (total, value, index) => {
+      if (value === null)
+        throw unreadable(`${column} of row ${index + 1} of ${values.length} is missing, so the column has no sum`);
+      return total.plus(value);
+    },
+    new Printed(new Big(0)),
+  );
 
 const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'];
 const LONG_MONTHS = [

@@ -1,13 +1,10 @@
-/** Reads an issuer's pages as text lines, its CSV tables, and its JSON documents. */
+/** Reads an issuer's CSV tables and its JSON documents. */
 
-import { createRequire } from 'node:module';
 import Big from 'big.js';
 import { parse } from 'csv-parse/sync';
 import { MAX_HOLDINGS } from './facts.ts';
-import { boundedDecimal, parseNumber, shown, unreadable } from './fields.ts';
-
-/** Loaded with the first page: it takes 140 ms, and every command and every projector imports this module. */
-const cheerio = () => createRequire(import.meta.url)('cheerio') as typeof import('cheerio');
+import { boundedDecimal, parseAsOf, parseNumber, shown, unreadable } from './fields.ts';
+import { Printed } from './printed.ts';
 
 /** Phrases of pages that are not the issuer's: a bot check, a block, an error. */
 const FOREIGN = [
@@ -31,86 +28,7 @@ export function requirePage(html: string): void {
   if (!/<\/html>\s*$/i.test(html)) throw unreadable('the page has no </html>: it is truncated, or not a page');
 }
 
-interface PageNode {
-  readonly type: string;
-  readonly data?: string;
-  readonly children?: readonly PageNode[];
-}
-
-const isShown = ({ type }: PageNode) => type === 'text' || type === 'tag';
-
-/**
- * The page's text in the order of the page: every tag ends a line, blank lines are dropped. Scripts and styles are left out,
- * and what is raised: the number of a footnote beside a label would be taken for the value of the label.
- */
-export function linesOf(html: string): string[] {
-  requirePage(html);
-  const page = cheerio().load(html);
-  page('script, style, noscript, template, sup').remove();
-  const texts: string[] = [];
-  // Done by hand: a selection that grows by concatenation takes seconds for a page of several thousand rows.
-  const pending: PageNode[] = page.root().toArray();
-  for (let node = pending.pop(); node; node = pending.pop()) {
-    const { type, data = '', children = [] } = node;
-    if (type === 'text') texts.push(data);
-    for (const child of children.toReversed()) if (isShown(child)) pending.push(child);
-  }
-  return texts
-    .join('\n')
-    .replaceAll('\u00a0', ' ')
-    .split('\n')
-    .map((line) => line.trim().replaceAll(/\s+/g, ' '))
-    .filter((line) => line !== '');
-}
-
-const SCALE = /^(?:[KMBT]|thousand|million|billion|trillion)$/i;
-
-/** Text lines of a page, read relative to labels. */
-export class Lines {
-  readonly #lines: readonly string[];
-
-  constructor(lines: readonly string[]) {
-    this.#lines = lines;
-  }
-
-  /**
-   * Index of the first line from `from` on that is the label.
-   * @throws TidemarkError if there is none; its message names the label.
-   */
-  find(label: string, from = 0): number {
-    const index = this.#lines.indexOf(label, from);
-    if (index < 0) throw unreadable(`the page has no label "${label}"`);
-    return index;
-  }
-
-  /** Index of the only line that is the label and is followed by what fits. @throws TidemarkError for none or several. */
-  only(label: string, from: number, next: (line: string) => boolean = () => true): number {
-    const fitting = this.#lines.flatMap((line, at) =>
-      at >= from && line === label && next(this.#lines[at + 1] ?? '') ? [at] : [],
-    );
-    if (fitting.length !== 1) throw unreadable(`the page has "${label}" ${fitting.length} times, not once`);
-    return fitting[0];
-  }
-
-  /**
-   * The first of the `within` lines after `at` that fits. @throws TidemarkError; its message names the label. A scale on a line
-   * of its own is refused: without it the value would be another one.
-   */
-  after(at: number, within: number, label: string, fits: (line: string) => boolean): string {
-    const index = this.#lines.findIndex((line, place) => place > at && place <= at + within && fits(line));
-    if (index < 0) throw unreadable(`"${label}" is not followed by a value within ${within} lines`);
-    const next = this.#lines[index + 1] ?? '';
-    if (SCALE.test(next))
-      throw unreadable(`the value of "${label}" is followed by ${shown(next)} on a line of its own`);
-    return this.#lines[index];
-  }
-
-  line(at: number): string | undefined {
-    return this.#lines[at];
-  }
-}
-
-export interface HtmlTable {
+export interface Table {
   readonly rows: readonly TableRow[];
 }
 
@@ -134,15 +52,16 @@ const plain = (name: string) => name.toLowerCase().replaceAll(/[^a-z0-9]/g, '');
  * @param text the header line and the rows.
  * @param firstLine the header's line in the document.
  */
-export function parseTable(text: string, firstLine: number): HtmlTable {
+export function parseTable(text: string, firstLine: number): Table {
   let records: string[][];
   try {
     records = parse(text, { relax_column_count: true, skip_empty_lines: false, max_record_size: 64 * 1024 });
   } catch (cause) {
     throw unreadable('the table is damaged', cause);
   }
-  const [header = [], ...all] = records;
-  const body = withoutDisclaimers(all);
+  const [first = [], ...all] = records;
+  const header = first.slice(0, first.findLastIndex((cell) => cell.trim() !== '') + 1);
+  const body = withoutDisclaimers(all).map((cells) => withoutPadding(cells, header.length));
   if (header.length > MAX_COLUMNS) throw unreadable(`the table has ${header.length} columns`);
   if (body.length > MAX_HOLDINGS) throw unreadable(`the table has ${body.length} rows, more than ${MAX_HOLDINGS}`);
   const uneven = body.findIndex((cells) => !isBlank(cells) && cells.length !== header.length);
@@ -169,6 +88,10 @@ export function parseTable(text: string, firstLine: number): HtmlTable {
   });
   return { rows: rows.filter((_, index) => !isBlank(body[index])) };
 }
+
+/** A spreadsheet that saves the table again pads each line with empty cells to the width of the widest. */
+const withoutPadding = (cells: readonly string[], width: number) =>
+  isBlank(cells.slice(width)) ? cells.slice(0, width) : cells;
 
 const isBlank = (cells: readonly string[]) => cells.every((cell) => cell.trim() === '');
 
@@ -208,6 +131,30 @@ export function parseJson(text: string): Exact {
   } catch (cause) {
     throw unreadable(`the document is not complete JSON`, cause);
   }
+}
+
+/** @throws TidemarkError unless each of these paths that the document has is one of the fund's names. */
+export function requireFund(names: readonly string[], ...paths: readonly JsonPath[]): void {
+  for (const one of paths) {
+    const name = one.exists ? one.text() : null;
+    if (name !== null && !names.includes(name))
+      throw unreadable(`the fund is ${shown(name)} (${one.path}), not ${names[0]}`);
+  }
+}
+
+/**
+ * The day that these paths state: `YYYY-MM-DD`. Some may be missing or null.
+ * @throws TidemarkError if none states a day, or if they state several: then their values are not of one day.
+ */
+export function oneDay(...paths: readonly JsonPath[]): string {
+  const first = parseAsOf(firstText(...paths), paths[0].path);
+  for (const one of paths) {
+    const text = one.exists ? one.text() : null;
+    const day = text === null ? first : parseAsOf(text, one.path);
+    if (day !== first)
+      throw unreadable(`the document is of two days: ${paths[0].path} is ${first}, ${one.path} ${day}`);
+  }
+  return first;
 }
 
 /** The text of the first of these paths that has one. @throws TidemarkError if none has. */
@@ -264,11 +211,17 @@ export class JsonPath {
   }
 
   /** The number, written as number or text, or null if the document states null. @throws like `text`. */
-  number(): Big | null {
+  number(): Printed | null {
     const value = this.#known();
-    if (value === null || value instanceof Big) return value;
+    if (value === null) return null;
+    if (value instanceof Big) return Printed.ofJson(value);
     if (typeof value !== 'string') throw unreadable(`${this.path} is not a number: ${shown(value)}`);
     return parseNumber(value, this.path);
+  }
+
+  /** The number; null also where the document does not have the path. */
+  optional(): Printed | null {
+    return this.exists ? this.number() : null;
   }
 
   #known(): Exact {
