@@ -1,6 +1,6 @@
 /** A flattened payload: one list, in which objects and lists hold the indexes of their values, and a repeated value is once. */
 import Big from 'big.js';
-import { agree, compareStated } from '../parse/checks.ts';
+import { compareStated, same } from '../parse/checks.ts';
 import { type ExactObject, isObject } from '../parse/embedded.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { onlyBitcoin, parseAsOf, parseNumber, shown, unreadable } from '../parse/fields.ts';
@@ -48,7 +48,7 @@ export const hashdexDefi: Issuer = {
     const date = parseAsOf(ofFund(holdings, 'referenceDate'), 'referenceDate');
     const netAssets = parseNumber(ofFund(holdings, 'totalNetAssets'), 'totalNetAssets');
     const rows = holdings.map((one, index) => statedBy(one, `holding ${index + 1}`));
-    for (const { at, weight: one, weightAgain } of rows) agree(`weight, ${at}`, one, 'weight_percentage', weightAgain);
+    for (const { at, weight: one, weightAgain } of rows) same(`weight, ${at}`, one, 'weight_percentage', weightAgain);
     compareStated({ holdings: rows, netAssets });
     return {
       as_of_date: date,

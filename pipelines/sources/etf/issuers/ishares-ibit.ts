@@ -23,17 +23,18 @@ export const isharesIbit: Issuer = {
     firstDay: '2024-01-11',
     pathOf: (day) => `${PATH}&asOfDate=${day.replaceAll('-', '')}`,
   },
-  saysNoData: (document) =>
-    AS_OF.exec(normal(document))
-      ?.slice(1)
-      .some((text) => text?.trim() === '-') ?? false,
+  // Another fund's is not this one's: it is left to `parse`, which refuses it.
+  saysNoData(document) {
+    const text = normal(document);
+    return TITLE.test(titleOf(text)) && (AS_OF.exec(text) ?? []).slice(1).some((day) => day?.trim() === '-');
+  },
   parse(document) {
     const text = normal(document);
     if (/^\s*</.test(text)) {
       refuseForeign(text);
       throw unreadable('the document is a page where CSV was expected');
     }
-    const title = text.split('\n', 1)[0];
+    const title = titleOf(text);
     if (!TITLE.test(title)) throw unreadable(`the fund is ${shown(title)}, not "iShares Bitcoin Trust ETF"`);
     const { table, line } = tableOf(text);
     const { rows } = parseTable(table, line);
@@ -70,6 +71,8 @@ function holdingOf(row: TableRow) {
     price: price === undefined ? null : number(price, 'Price'),
   };
 }
+
+const titleOf = (text: string) => text.split('\n', 1)[0];
 
 /** Removes the byte order mark and turns non-breaking spaces into spaces. */
 const normal = (text: string) =>

@@ -46,12 +46,19 @@ export function compareStated({ holdings, ...fund }: Statements): void {
 
 /** @throws TidemarkError if the ranges of two statements have no value in common. */
 export function agree(one: string, is: Stated, other: string, are: Stated): void {
-  if (!is || !are || is.overlaps(are)) return;
-  throw unreadable(
+  if (is && are && !is.overlaps(are)) throw contradiction(one, is, other, are);
+}
+
+/** @throws TidemarkError if two statements are not printings of one number. */
+export function same(one: string, is: Stated, other: string, are: Stated): void {
+  if (is && are && !is.coincides(are)) throw contradiction(one, is, other, are);
+}
+
+const contradiction = (one: string, is: Printed, other: string, are: Printed) =>
+  unreadable(
     `the document contradicts itself: ${one}: ${is}, but ${other}: ${are}. ` +
       'It is incomplete, altered or mixed from two documents; fetch it again',
   );
-}
 
 function compareList(
   rows: readonly HoldingStatement[],
@@ -65,7 +72,7 @@ function compareList(
       `the list is partial: the weights of its ${rows.length} holdings add up to ${weights} %, not to 100`,
     );
   for (const { at, value, valueAgain, units, price } of rows) {
-    agree(`the market value, ${at}`, value, 'its other column', valueAgain);
+    same(`the market value, ${at}`, value, 'its other column', valueAgain);
     agree(`the market value, ${at}`, value, 'units x price', product(units, price));
   }
   const values = rows.map(({ value, units, price }) => value ?? product(units, price));

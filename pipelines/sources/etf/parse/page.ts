@@ -9,7 +9,7 @@ const cheerio = () => createRequire(import.meta.url)('cheerio') as typeof import
 
 /** What a visitor does not see as text of the page. A raised number is that of a footnote. */
 const UNSEEN = [
-  'script, style, noscript, template, sup, [hidden], [aria-hidden="true"], [role="tooltip"], [popover]',
+  'script, style, noscript, template, sup, [hidden], [aria-hidden="true"], [role="tooltip"], [popover], dialog:not([open])',
   '[style*="display:none"], [style*="display: none"], [style*="visibility:hidden"], [style*="visibility: hidden"]',
 ].join(', ');
 /** A class of what is shown on demand; not of the element that shows it. */

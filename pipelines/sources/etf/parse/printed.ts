@@ -53,6 +53,11 @@ export class Printed {
     return this.low.lte(other.high) && other.low.lte(this.high);
   }
 
+  /** Whether they are printings of one number, perhaps to different places. Neighbours in the last place are not. */
+  coincides(other: Printed): boolean {
+    return this.low.lt(other.high) && other.low.lt(this.high);
+  }
+
   toFixed(): string {
     return this.value.toFixed();
   }
