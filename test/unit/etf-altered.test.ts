@@ -278,10 +278,29 @@ describe('FBTC', () => {
   });
 
   test('labels and values in the cells of a table, and in a list of definitions', () => {
-    const cells = body().replaceAll(/<div><span>(.*?)<\/span><\/div>/g, '<td>$1</td>');
-    expect(taken('FBTC', page(`<table><tr>${cells}</tr></table>`))).toMatchObject(values);
-    const list = body().replaceAll(/<div><span>(.*?)<\/span><\/div>/g, '<dd>$1</dd>');
+    const label = /<div><span>(Net|Total|Bitcoin|Shares|Nav)/g;
+    const table = body()
+      .replaceAll(label, '</tr><tr><div><span>$1')
+      .replaceAll(/<div><span>(.*?)<\/span><\/div>/g, '<td>$1</td>');
+    expect(taken('FBTC', page(`<table>${table}</table>`))).toMatchObject(values);
+    const list = body().replaceAll(/<div><span>([A-Z][a-z]+(?: [a-z]+)*)<\/span><\/div>/g, '<dt>$1</dt>');
+    expect(list).toContain('<dt>Nav</dt>');
     expect(taken('FBTC', page(`<dl>${list}</dl>`))).toMatchObject(values);
+    const noValue = table.replace('<td>$61.05</td>', '<td></td></tr><tr><td>$61.05</td>');
+    expect(taken('FBTC', page(`<table>${noValue}</table>`))).toContain('"Nav" is not followed by a value');
+  });
+
+  test('the value after another label is not the one of this label, also where the other is not known', () => {
+    const other = `${line('Expense ratio')}${line('0.25%')}`;
+    expect(taken('FBTC', page(body().replace(line('$61.05'), other)))).toContain('"Nav" is not followed by a value');
+    expect(taken('FBTC', page(body({ between: line('Indicative value') })))).toContain(
+      '"Total bitcoin in fund" is not followed',
+    );
+    const earlier = `${line('As of Mar-04-2026')}${line('170,001.5')}`;
+    expect(taken('FBTC', page(body({ between: earlier })))).toContain('has two dates');
+    expect(
+      taken('FBTC', page(body({ between: `${line('All bitcoin that the fund has')}${line('Close')}` }))),
+    ).toMatchObject(values);
   });
 
   test('NAV x shares, and Bitcoin per share x shares, within what their digits leave', () => {

@@ -21,7 +21,12 @@ export interface Page {
   readonly headings: readonly string[];
   /** The page's text in the order of the page: every tag ends a line, blank lines are dropped. */
   readonly lines: readonly string[];
+  /** The same, with a ROW_END where a row of a table or a definition ends: no value belongs to a label before it. */
+  readonly rows: readonly string[];
 }
+
+/** A sign for the end of a record, which no page has reason to show. */
+const ROW_END = '\u241e';
 
 interface PageNode {
   readonly type: string;
@@ -43,7 +48,10 @@ export function readPage(html: string): Page {
     .map((element) => page(element).text().trim())
     .filter((text) => text !== '');
   page('head').remove();
-  return { headings, lines: linesBelow(page.root().toArray()) };
+  page('tr').append(ROW_END);
+  page('dt').before(ROW_END);
+  const rows = linesBelow(page.root().toArray());
+  return { headings, lines: rows.filter((line) => line !== ROW_END), rows };
 }
 
 const isShown = ({ type }: PageNode) => type === 'text' || type === 'tag';
@@ -75,7 +83,7 @@ const AS_OF = /^As of (.+)$/i;
 const SCALE = /^(?:[KMBT]|thousand|million|billion|trillion|%)$/i;
 const VALUE = /^[+\-\u2212(]?\$?[+\-\u2212(]?[\d.,]*\d[\d.,]*(?:e[+-]?\d+)?\)?[KMBT%]?$/i;
 const NO_VALUE = /^[-\u2010-\u2015\u2212]+$/;
-/** Most lines between a label and its value: its explanation, its date. */
+/** Most lines from a label to its value: with its explanation and its date. */
 const WITHIN = 6;
 
 export const isValue = (line: string | undefined): boolean =>
@@ -83,17 +91,24 @@ export const isValue = (line: string | undefined): boolean =>
 
 export interface Labelled {
   readonly text: string;
-  /** `YYYY-MM-DD`; undefined if there is no date between label and value. */
+  /** `YYYY-MM-DD`; undefined if there is no date beside the value. */
   readonly date?: string;
 }
 
-/** The labels of a page. A label's text ends where the next label begins. */
+const BUTTON = /^(?:close|info|more info|learn more|help)$/i;
+/** A shorter line is another label. */
+const EXPLAINING_WORDS = 5;
+
+/** What a page says about a label between it and its value: the text of a tooltip and its button. */
+const explains = (line: string): boolean => BUTTON.test(line) || line.split(' ').length >= EXPLAINING_WORDS;
+
+/** The labels of a page. A label ends where the next one begins, be it known or not: its value is before that or nowhere. */
 export class Labels {
   readonly #lines: readonly string[];
   readonly #labels: ReadonlySet<string>;
 
-  constructor({ lines }: Page, labels: readonly string[]) {
-    this.#lines = lines;
+  constructor({ rows }: Page, labels: readonly string[]) {
+    this.#lines = rows;
     this.#labels = new Set(labels);
   }
 
@@ -139,16 +154,20 @@ export class Labels {
   #valueAfter(label: number, name: string, isDated: boolean): Labelled | undefined {
     for (let at = label + 1; at <= label + WITHIN; at++) {
       const line = this.#lines[at];
-      if (line === undefined || this.#labels.has(line)) return undefined;
+      if (line === undefined || line === ROW_END || this.#labels.has(line)) return undefined;
       const date = AS_OF.exec(line)?.[1];
+      const after = AS_OF.exec(this.#lines[at + (date === undefined ? 1 : 2)] ?? '')?.[1];
       if (date !== undefined) {
         if (!isValue(this.#lines[at + 1])) return undefined;
+        if (after !== undefined) throw unreadable(`"${name}" has two dates: ${shown(date)} and ${shown(after)}`);
         return { text: this.#whole(at + 1, name), date: parseAsOf(date, name) };
       }
-      if (isDated || !/\d/.test(line)) continue;
-      if (!isValue(line)) throw unreadable(`the value of "${name}" is not a number: ${shown(line)}`);
-      const after = AS_OF.exec(this.#lines[at + 1] ?? '')?.[1];
-      return { text: this.#whole(at, name), date: after === undefined ? undefined : parseAsOf(after, name) };
+      const hasDigits = /\d/.test(line);
+      if (!isDated && isValue(line)) {
+        return { text: this.#whole(at, name), date: after === undefined ? undefined : parseAsOf(after, name) };
+      }
+      if (!isDated && hasDigits) throw unreadable(`the value of "${name}" is not a number: ${shown(line)}`);
+      if (!hasDigits && !explains(line)) return undefined;
     }
     return undefined;
   }
