@@ -342,7 +342,9 @@ describe('GBTC', () => {
     const text = JSON.stringify(data);
     const pieces = [0, ...cuts].map((from, at) => text.slice(from, cuts[at]));
     const scripts = pieces.map((piece) => `<script>self.push([1,${JSON.stringify(piece)}])</script>`);
-    return `<!doctype html><html><head><title>GBTC</title></head><body>${scripts.join('')}</body></html>`;
+    // Other scripts between the pieces are not part of their text.
+    const body = scripts.join('<script>window.built = "2026";</script>');
+    return `<!doctype html><html><head><title>GBTC</title></head><body>${body}</body></html>`;
   };
   const card = {
     name: 'Another trust',
@@ -428,6 +430,8 @@ test('DEFI: the list is the product’s own, beside products before and after it
 test('EZBC: the id of another product, an ISIN of another CUSIP, and a worth of another day are refused', () => {
   const document = DOCUMENTS.etf_franklin_ezbc_daily(fundOfSeed(1));
   expect(taken('EZBC', document.replace('"fundid":"39639"', '"fundid":"39640"'))).toContain('not 39639');
+  const address = document.replace('https://funds.example/39639', 'https://funds.example/products/39640/x');
+  expect(taken('EZBC', address)).toContain('product "39640", not of 39639');
   expect(taken('EZBC', document.replace('US35354Q1058', 'US35354Q2050'))).toContain('is not that of the CUSIP');
   const day = document.replace(/("totnetassets":"[^"]*","asofdate":)"[^"]*"/, '$1"2026-03-04"');
   expect(day).not.toBe(document);

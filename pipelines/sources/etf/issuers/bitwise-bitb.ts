@@ -3,7 +3,7 @@ import Big from 'big.js';
 import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, sum, unreadable } from '../parse/fields.ts';
-import { JsonPath, oneDay, parseJson, refuseForeign, requireFund } from '../parse/tables.ts';
+import { JsonPath, oneDay, parseJson, refuseForeign, refuseOther } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 const BUILD = /"buildId":"([A-Za-z0-9_-]+)"/;
@@ -31,7 +31,7 @@ export const bitwiseBitb: Issuer = {
     const bitcoin = onlyBitcoin(basket, (row) => isBitcoin(row.at('companyName').text()));
     const wallets = data.at('wallets', 'walletBalances').list(MAX_WALLETS);
     const reserves = props.at('proofOfReservesSnapshotData');
-    requireFund(['BITB'], details.at('ticker'), data.at('ticker'));
+    refuseOther('BITB', details, data, data.at('holdings'));
     const [netAssets, count] = [details.at('netAssets').number(), details.at('numHoldings').number()];
     const holdings = basket.map((row) => ({ at: row.path, value: row.at('marketValue').number() }));
     compareStated({ holdings, count, netAssets });

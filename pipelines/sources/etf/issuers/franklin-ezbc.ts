@@ -12,6 +12,7 @@ export const OPERATIONS = ['ProductCommon', 'Identifiers', 'PricingDetails', 'Au
 
 /** The product's number, also in the page's address. */
 const PRODUCT = '39639';
+const ADDRESS = /\/products\/(\d+)\//;
 
 export const franklinEzbc: Issuer = {
   sourceId: 'etf_franklin_ezbc_daily',
@@ -24,7 +25,8 @@ export const franklinEzbc: Issuer = {
     answers: { path: 'api/pds/price-and-performance', parameter: 'op', names: OPERATIONS },
   },
   parse(document) {
-    const operations = new JsonPath(parseJson(document), '').at('operations');
+    const root = new JsonPath(parseJson(document), '');
+    const operations = root.at('operations');
     const missing = OPERATIONS.filter((name) => operations.at(name).value === undefined);
     if (missing.length > 0) throw unreadable(`operations without an answer: ${missing.join(', ')}`);
     const of = (name: (typeof OPERATIONS)[number]) => operations.at(name, 'data');
@@ -38,6 +40,8 @@ export const franklinEzbc: Issuer = {
     const fundId = textOrNumber(of('ProductCommon').at('ProductDetails', 'fundid'));
     if (ids.at('ticker').text() !== 'EZBC') throw unreadable(`the fund is ${shown(ids.at('ticker').value)}, not EZBC`);
     if (fundId !== null && fundId !== PRODUCT) throw unreadable(`the fund's id is ${shown(fundId)}, not ${PRODUCT}`);
+    const page = ADDRESS.exec(String(root.at('final_url').value))?.[1] ?? PRODUCT;
+    if (page !== PRODUCT) throw unreadable(`the page is that of the product ${shown(page)}, not of ${PRODUCT}`);
     // An ISIN is the country, the CUSIP and a check digit.
     if (cusip !== null && isin !== null && isin.slice(2, -1) !== cusip)
       throw unreadable(

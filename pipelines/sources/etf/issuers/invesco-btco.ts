@@ -3,7 +3,7 @@
 import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, shown, sum, unreadable } from '../parse/fields.ts';
-import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
+import { firstText, JsonPath, parseJson, refuseOther } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 const CUSIP = '46091J101';
@@ -24,6 +24,7 @@ export const invescoBtco: Issuer = {
     const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.at('issuerName').text()));
     const date = firstText(root.at('effectiveBusinessDate'), root.at('effectiveDate'));
     const cusip = root.at('cusip').text();
+    refuseOther('BTCO', root);
     if (cusip !== CUSIP) throw unreadable(`the fund is ${shown(cusip)}, not ${CUSIP}`);
     const [holdings, count] = [rows.map(holdingOf), root.at('totalNumberOfHoldings').number()];
     compareStated({ holdings, count });

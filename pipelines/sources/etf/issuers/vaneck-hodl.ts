@@ -3,7 +3,7 @@ import Big from 'big.js';
 import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum } from '../parse/fields.ts';
-import { firstText, JsonPath, parseJson, requireFund } from '../parse/tables.ts';
+import { firstText, JsonPath, parseJson, refuseOther } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
 export const vaneckHodl: Issuer = {
@@ -17,7 +17,7 @@ export const vaneckHodl: Issuer = {
   },
   parse(document) {
     const root = new JsonPath(parseJson(document), '');
-    requireFund(['HODL'], root.at('Ticker'), root.at('FundTicker'));
+    refuseOther('HODL', root);
     const rows = root.at('Holdings').list(MAX_HOLDINGS);
     const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.at('HoldingName').text()));
     const holdings = rows.map(holdingOf);

@@ -31,19 +31,24 @@ export function objectsWith(page: string, key: string): ExactObject[][] {
   return places.map((place) => around(text, place, key));
 }
 
-/** Strings that a script passes on in pieces are one text. */
+/** A page that passes its data on in pieces: a piece is the string after this, and they are one text. */
+const PIECE = '[1,';
+
+/** The data of the page's pieces; of all strings of its scripts if it has none. */
 function textOf(page: string): string {
-  const texts: string[] = [];
+  const [pieces, strings]: [string[], string[]] = [[], []];
   for (const [, script] of page.matchAll(/<script\b[^>]*>([\s\S]*?)<\/script>/gi)) {
     for (let at = script.indexOf('"'); at >= 0; at = script.indexOf('"', at + 1)) {
       const start = at;
       at++;
       while (at < script.length && script[at] !== '"') at += script[at] === '\\' ? 2 : 1;
       const text = stringOf(script.slice(start, at + 1));
-      if (text !== undefined) texts.push(text);
+      if (text === undefined) continue;
+      strings.push(text);
+      if (script.startsWith(PIECE, start - PIECE.length)) pieces.push(text);
     }
   }
-  return texts.join('');
+  return (pieces.length > 0 ? pieces : strings).join('');
 }
 
 function stringOf(literal: string): string | undefined {

@@ -133,12 +133,19 @@ export function parseJson(text: string): Exact {
   }
 }
 
-/** @throws TidemarkError unless each of these paths that the document has is one of the fund's names. */
-export function requireFund(names: readonly string[], ...paths: readonly JsonPath[]): void {
-  for (const one of paths) {
-    const name = one.exists ? one.text() : null;
-    if (name !== null && !names.includes(name))
-      throw unreadable(`the fund is ${shown(name)} (${one.path}), not ${names[0]}`);
+const NAMES_FUND = /^(?:fund|etf|product)?_?(?:ticker|symbol)$/i;
+
+/**
+ * For layouts that may state the fund's ticker.
+ * @throws TidemarkError if one of these objects has a ticker, and it is not this one.
+ */
+export function refuseOther(ticker: string, ...objects: readonly JsonPath[]): void {
+  for (const one of objects) {
+    for (const name of Object.keys(Object(one.value)).filter((key) => NAMES_FUND.test(key))) {
+      const { value, path } = one.at(name);
+      if (typeof value === 'string' && value.trim() !== '' && !value.split(/[^A-Za-z0-9]+/).includes(ticker))
+        throw unreadable(`the fund is ${shown(value)} (${path}), not ${ticker}`);
+    }
   }
 }
 
