@@ -215,6 +215,7 @@ test('IBIT: that another fund has no data for a day says nothing of this one', (
   const holiday = DOCUMENTS.etf_ishares_ibit_daily({ ...fundOfSeed(1), asOf: '-' });
   expect(saysNoData!(holiday)).toBe(true);
   expect(saysNoData!(holiday.replaceAll(/$/gm, ',,'))).toBe(true);
+  expect(saysNoData!('Fund Holdings as of,"-"')).toBe(true);
   expect(saysNoData!(holiday.replace('iShares Bitcoin Trust ETF', 'iShares Bitcoin ETP'))).toBe(false);
 });
 

@@ -23,10 +23,11 @@ export const isharesIbit: Issuer = {
     firstDay: '2024-01-11',
     pathOf: (day) => `${PATH}&asOfDate=${day.replaceAll('-', '')}`,
   },
-  // Another fund's is not this one's: it is left to `parse`, which refuses it.
+  // It may have no title. One with another fund's is left to `parse`, which refuses it.
   saysNoData(document) {
     const text = normal(document);
-    return TITLE.test(titleOf(text)) && (AS_OF.exec(text) ?? []).slice(1).some((day) => day?.trim() === '-');
+    if (/iShares/i.test(titleOf(text)) && !TITLE.test(titleOf(text))) return false;
+    return (AS_OF.exec(text) ?? []).slice(1).some((day) => day?.trim() === '-');
   },
   parse(document) {
     const text = normal(document);
