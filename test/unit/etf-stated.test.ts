@@ -21,6 +21,12 @@ test('a printed number may be off by half a unit of its last digit', () => {
   expect(rangeOf(Printed.ofJson(new Big(0)))).toEqual(['-0.5', '0.5']);
 });
 
+test('digits that come of computing in doubles contradict nothing', () => {
+  const weights = ['66.66660000000002', '33.33340000000001'].map((text) => Printed.ofJson(new Big(text)));
+  expect(weights[0].plus(weights[1]).overlaps(number('100'))).toBe(true);
+  expect(rangeOf(weights[0])).toEqual(['66.66659999999997', '66.66660000000007']);
+});
+
 test('sums, products and quotients have the range of what they are made of', () => {
   expect(rangeOf(number('1.0').plus(number('2.00')))).toEqual(['2.945', '3.055']);
   expect(rangeOf(number('2').times(number('-3')))).toEqual(['-8.75', '-3.75']);

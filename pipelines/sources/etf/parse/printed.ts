@@ -9,6 +9,9 @@ import Big from 'big.js';
 const Quotient = Big();
 Quotient.DP = 40;
 
+/** Decimal digits that a double keeps. */
+const EXACT_DIGITS = 15;
+
 export class Printed {
   readonly value: Big;
   readonly low: Big;
@@ -28,10 +31,11 @@ export class Printed {
 
   /**
    * A number of JSON. Writers leave out the zeros after a fraction's last digit but none before the point, so the last
-   * printed digit of a whole number is that of the units.
+   * printed digit of a whole number is that of the units. One that was computed in doubles has fifteen digits that hold.
    */
   static ofJson(value: Big): Printed {
-    return Printed.rounded(value, Math.min(0, value.e - value.c.length + 1));
+    const lastPlace = value.e - Math.min(value.c.length, EXACT_DIGITS) + 1;
+    return Printed.rounded(value, Math.min(0, lastPlace));
   }
 
   plus(other: Printed): Printed {
