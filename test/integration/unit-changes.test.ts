@@ -247,3 +247,10 @@ function worldOf(vintages: readonly Vintage[], quarantined?: string): World {
   const world = { dataset: datasetOf(KEY), partitions, rows, aligned: [], runs };
   return { ...world, aligned: knownAt(world, Number.MAX_SAFE_INTEGER).aligned };
 }
+
+test('a filter that admits no source of the dataset was a failure of the service, not an answer without rows', async () => {
+  const body = only('source_id', 'nobody');
+  const query = await served.serving.query({ sources: [KEY], ...body });
+  expect([query.status, query.json.code]).toEqual([404, 'QUERY_NO_DATA']);
+  expect((await post('/v1/raw/estimate', { sources: [KEY], ...body })).status).toBeLessThan(500);
+});

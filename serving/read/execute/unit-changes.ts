@@ -23,6 +23,7 @@ export async function unitsOf({ request, session }: LiveContext): Promise<Units>
   const table = `"${dataset.native.table}"`;
   const params = new Params();
   const ids = Object.keys(dataset.quality.sources).filter((id) => admits(filters, id));
+  if (ids.length === 0) return new Map();
   const next = (test: string) =>
     `select t.metric_unit from ${table} t where t.source_id = s.id${test} order by t.metric_unit limit 1`;
   const rows = await session.rows(
