@@ -59,7 +59,13 @@ export class PrefetchingSource implements Source, AsyncDisposable {
 
   get openUnlessKnown(): Source['openUnlessKnown'] {
     const source = this.#source;
-    return source.openUnlessKnown && ((request, known) => source.openUnlessKnown!(request, known));
+    return (
+      source.openUnlessKnown &&
+      (async (request, known) => {
+        await this.#check();
+        return await source.openUnlessKnown!(request, known);
+      })
+    );
   }
 
   /** The next requests, in order. A fault of a prefetched document is thrown when the document's turn comes. */

@@ -129,7 +129,7 @@ export async function pinSettings(
     if (pin === undefined || pin.value === value) continue;
     throw new TidemarkError(
       'SOURCE_PINNED',
-      `${manifest.document.name} is of ${setting} ${value}, but the proof of ${pin.dataset} ${pin.partition} pinned it to ${pin.value}`,
+      `${manifest.document.name} is of ${setting} ${value}, but the proof of ${pin.dataset} ${pin.partition} pinned it to ${pin.value}: read it into another state folder`,
       { details: { setting, pinned: pin.value, given: value } },
     );
   }

@@ -243,6 +243,24 @@ test('HODL: Bitcoin at 60 % as the only row is refused as a partial list', () =>
   expect(taken('HODL', document('100.00%'))).toMatchObject({ btc_units: '13000.5', holdings_row_count: '1' });
 });
 
+test('HODL: another fund’s name or ticker is refused, also of a row; one row that nothing vouches for is no list', () => {
+  const document = JSON.parse(DOCUMENTS.etf_vaneck_hodl_daily(fundOfSeed(1)));
+  const [first, ...rows] = document.Holdings;
+  const changed = (change: object) => taken('HODL', JSON.stringify({ ...document, ...change }));
+  expect(changed({ FundName: 'VanEck Ethereum ETF' })).toContain('not HODL');
+  expect(changed({ Holdings: [{ ...first, FundTicker: 'ETHV' }, ...rows] })).toContain('not HODL');
+  expect(changed({ FundName: 'VanEck Bitcoin ETF', Ticker: 'HODL' })).toMatchObject({ ticker: 'HODL' });
+  expect(changed({ Holdings: [{ ...first, Weight: '--' }] })).toContain('nothing in the document says');
+});
+
+test('BRRR: a worth of another day than that of the list is refused', () => {
+  const document = DOCUMENTS.etf_coinshares_brrr_daily(fundOfSeed(1));
+  const label = 'ASSETS UNDER MANAGEMENT (US$)</span></div>';
+  const dated = document.replace(label, `${label}<div><span>As of 2026-03-04</span></div>`);
+  expect(dated).not.toBe(document);
+  expect(taken('BRRR', dated)).toContain('the page is of two days');
+});
+
 test('BTCO: a list that states more holdings than it has is refused; its address asks for the daily one', () => {
   const fund = fundOfSeed(1);
   const document = DOCUMENTS.etf_invesco_btco_daily(fund).replace(
@@ -319,8 +337,23 @@ describe('FBTC', () => {
     expect(taken('FBTC', page(body({ units: '170,123</span><span>.4567' })))).toContain('on a line of its own');
   });
 
-  test('the page of another fund that mentions FBTC in its menu is refused', () => {
+  test('a number of an explanation between date and value is not taken for the value', () => {
+    for (const explained of [
+      `${line('12')}<button>Close</button>`,
+      `<div class="info-tip"><b>24</b> hours</div>`,
+      `${line('12')}${line('months of history')}`,
+      `${line('As of Mar-05-2026')}${line('7')}${line('is what an example of this')}`,
+    ]) {
+      const text = body().replace(line('170,123.4567'), `${explained}${line('170,123.4567')}`);
+      expect(taken('FBTC', page(text)), explained).toBeTypeOf('string');
+    }
+  });
+
+  test('the page of another fund that mentions FBTC in its menu or beside its own name is refused', () => {
     expect(taken('FBTC', page(`<nav><a>FBTC</a></nav>${body()}`, 'FETH'))).toContain('names FBTC');
+    expect(taken('FBTC', page(`<nav><h1>FBTC</h1></nav>${body()}`, 'Fidelity'))).toContain('names FBTC');
+    expect(taken('FBTC', page(`<h1>Fidelity Ethereum Fund (FETH)</h1>${body()}`))).toContain('is about FETH');
+    expect(taken('FBTC', page(body(), 'FETH: compare with FBTC'))).toContain('is about FETH');
   });
 });
 
@@ -437,6 +470,13 @@ test('EZBC: the id of another product, an ISIN of another CUSIP, and a worth of 
   const day = document.replace(/("totnetassets":"[^"]*","asofdate":)"[^"]*"/, '$1"2026-03-04"');
   expect(day).not.toBe(document);
   expect(taken('EZBC', day)).toContain('the document is of two days');
+});
+
+test('EZBC: which of several classes of shares is meant is not guessed', () => {
+  const document = DOCUMENTS.etf_franklin_ezbc_daily(fundOfSeed(1));
+  const two = document.replace('{"nav":', '{"nav":{"navvalue":"$1","mktpricevalue":"$1"}},{"nav":');
+  expect(two).not.toBe(document);
+  expect(taken('EZBC', two)).toContain('2 classes of shares, not 1');
 });
 
 test('ARKB: every row names the fund and the day', () => {

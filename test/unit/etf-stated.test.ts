@@ -58,7 +58,10 @@ describe('statements', () => {
     ],
     [
       'units x price',
-      { holdings: [{ at: 'row 1', units: number('0.5'), price: number('71,000.00'), value: number('36,000') }] },
+      {
+        holdings: [{ at: 'row 1', units: number('0.5'), price: number('71,000.00'), value: number('36,000') }],
+        count: number('1'),
+      },
     ],
   ])('%s: agree', (_, statements) => {
     expect(() => compareStated(statements)).not.toThrow();

@@ -119,6 +119,7 @@ describe('a checksum file', () => {
     ['a bare MD5', A.slice(32), 'SOURCE_CHECKSUM_MISSING', 'a digest of 32 digits of it, which is no sha256'],
     ['a page', '<html>maintenance</html>', 'SOURCE_CHECKSUM_MISSING', 'holds no sha256 (24 characters)'],
     ['nothing', '', 'SOURCE_CHECKSUM_MISSING', 'holds no sha256 (0 characters)'],
+    ['a form of its own', `{"sha256":"${'a'.repeat(64)}"}`, 'SOURCE_CHECKSUM_MISSING', 'in a form that is not known'],
   ])('of %s is refused with that reason', (_, text, code, why) => {
     const fault = refused(text);
     expect(fault.code).toBe(code);

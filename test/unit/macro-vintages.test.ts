@@ -256,6 +256,17 @@ describe('over http', () => {
       },
     );
 
+    test.each([
+      'Bad Request.  The number of vintage dates must be 20 or fewer.',
+      'Bad Request.  Variable vintage_dates must have between 1 and 20 values.',
+      'Bad Request.  Up to 20 vintages may be requested.',
+      'Bad Request.  The number of vintage dates must be less than 21.',
+    ])('however it is said: %s', async (reason) => {
+      server.fault = (asked) =>
+        isObservations(asked.path) && inWindow(asked) > 20 ? { ...refusing(reason), status } : undefined;
+      expect(await rowsFetched()).toEqual(changesIn(PUBLICATIONS));
+    });
+
     test('where even one vintage is too many, it is refused as the provider says', async () => {
       server.fault = limited(0);
       const fault = await refusal(firstOf(['2020-01-02', '2020-01-03']), 'SOURCE_REFUSED');

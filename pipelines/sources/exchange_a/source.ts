@@ -142,9 +142,14 @@ function checksumLine(line: string): ChecksumLine | undefined {
   return {
     digest: digest.toLowerCase(),
     isSha256: digest.length === SHA256_DIGITS && /^SHA(?:2-)?256$/i.test(algorithm ?? 'SHA256'),
-    path: path?.replaceAll('\\', '/').replace(/^(?:\.\/+)+/, ''),
+    path: path
+      ?.replace(/^"(.*)"$/, '$1')
+      .replaceAll('\\', '/')
+      .replace(/^(?:\.\/+)+/, ''),
   };
 }
+
+const SHA256_SOMEWHERE = /\b[0-9a-f]{64}\b/i;
 
 const nameIn = (path: string | undefined) => path?.split('/').at(-1);
 
@@ -163,7 +168,13 @@ export function parseChecksum(text: string, document: ExchangeADocument): string
   const lines = written.flatMap((line) => checksumLine(line) ?? []);
   const refused = (code: ChecksumCode, what: string) =>
     checksumFault(code, document, `has a checksum file ${what} (${text.length} characters)`);
-  if (lines.length === 0) throw refused('SOURCE_CHECKSUM_MISSING', 'that holds no sha256');
+  if (lines.length === 0) {
+    const isUnknownForm = SHA256_SOMEWHERE.test(text);
+    const what = isUnknownForm
+      ? 'in a form that is not known (known are "HEX  NAME" and "SHA256 (NAME) = HEX")'
+      : 'that holds no sha256';
+    throw refused('SOURCE_CHECKSUM_MISSING', what);
+  }
   const isUnnamed = written.length === 1 && lines[0].path === undefined;
   const own = isUnnamed ? lines : lines.filter(({ path }) => nameIn(path) === document.name);
   if (own.length === 0) {

@@ -407,15 +407,17 @@ export function providerApi(options: ProviderOptions): MacroApi {
 /** What the provider refuses: the number of vintages, how often it is asked, the key, or something else of the request. */
 type Refusal = 'vintages' | 'rate' | 'key' | 'malformed key' | 'request';
 
+/** Words of a limit, however it is said. */
+const SAYS_HOW_MANY =
+  /exceed|maxim|too (?:many|long|large)|at most|(?:more|less|fewer|greater) than|or (?:less|fewer)|up to|between|allowed|limit|\bcap\b/i;
+
 /** The provider has one status for all its refusals, so that only the words tell which may pass and which may not. */
 function kindOf(reason: string): Refusal {
-  if (/rate limit|too many requests/i.test(reason)) return 'rate';
+  if (/rate limit|too many requests|(?:limit|quota|number) of requests/i.test(reason)) return 'rate';
   if (/api[ _-]?key/i.test(reason))
     return /\d+[ -]character|alpha-?numeric|lower-?case/i.test(reason) ? 'malformed key' : 'key';
   const isOfVintages = /vintage|real-?time period/i.test(reason);
-  return isOfVintages && /exceed|maximum|too (?:many|long|large)|at most|more than|limit/i.test(reason)
-    ? 'vintages'
-    : 'request';
+  return isOfVintages && SAYS_HOW_MANY.test(reason) ? 'vintages' : 'request';
 }
 
 /**

@@ -31,7 +31,7 @@ export const bitwiseBitb: Issuer = {
     const bitcoin = onlyBitcoin(basket, (row) => isBitcoin(row.at('companyName').text()));
     const wallets = data.at('wallets', 'walletBalances').list(MAX_WALLETS);
     const reserves = props.at('proofOfReservesSnapshotData');
-    refuseOther('BITB', details, data, data.at('holdings'));
+    refuseOther('BITB', props, props.at('fundData'), data, details, data.at('holdings'));
     const [netAssets, count] = [details.at('netAssets').number(), details.at('numHoldings').number()];
     const holdings = basket.map((row) => ({ at: row.path, value: row.at('marketValue').number() }));
     compareStated({ holdings, count, netAssets });

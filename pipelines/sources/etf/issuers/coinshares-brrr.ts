@@ -24,8 +24,14 @@ export const coinsharesBrrr: Issuer = {
     const [net, nav, count] = [labels.value(NET_ASSETS), labels.value(NAV), labels.value(COUNT)];
     const netAssets = parseCompact(net.text, NET_ASSETS);
     const stated = parseNumber(count.text, COUNT);
-    const isOfDay = (net.date ?? date) === date;
-    compareStated({ holdings: rows, count: stated, ...(isOfDay && { netAssets }) });
+    for (const [label, one] of [
+      [NET_ASSETS, net],
+      [NAV, nav],
+      [COUNT, count],
+    ] as const)
+      if ((one.date ?? date) !== date)
+        throw unreadable(`the page is of two days: "${LIST}" is of ${date}, "${label}" of ${one.date}`);
+    compareStated({ holdings: rows, count: stated, netAssets });
     return {
       as_of_date: date,
       btc_units: bitcoin.units,

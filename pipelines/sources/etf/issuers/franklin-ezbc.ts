@@ -30,8 +30,8 @@ export const franklinEzbc: Issuer = {
     const missing = OPERATIONS.filter((name) => operations.at(name).value === undefined);
     if (missing.length > 0) throw unreadable(`operations without an answer: ${missing.join(', ')}`);
     const of = (name: (typeof OPERATIONS)[number]) => operations.at(name, 'data');
-    const ids = of('Identifiers').at('Overview', 'shareclass', 0, 'identifiers');
-    const nav = of('PricingDetails').at('Overview', 'shareclass', 0, 'nav');
+    const ids = onlyClass(of('Identifiers').at('Overview', 'shareclass')).at('identifiers');
+    const nav = onlyClass(of('PricingDetails').at('Overview', 'shareclass')).at('nav');
     const aum = of('Aum').at('Overview', 'aum');
     const rows = of('Holdings').at('Portfolio', 'portfolio', 'dailyholdings').list(MAX_HOLDINGS);
     const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.at('secname').text()));
@@ -70,6 +70,14 @@ export const franklinEzbc: Issuer = {
     };
   },
 };
+
+/** The fund has one class of shares; which of several is meant would be a guess. */
+function onlyClass(classes: JsonPath): JsonPath {
+  const [first, ...more] = classes.list(MAX_HOLDINGS);
+  if (first === undefined || more.length > 0)
+    throw unreadable(`${classes.path} has ${more.length + (first ? 1 : 0)} classes of shares, not 1`);
+  return first;
+}
 
 /** Only Bitcoin must have a weight. */
 const holdingOf = (row: JsonPath) => ({

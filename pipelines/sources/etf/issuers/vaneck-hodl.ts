@@ -17,8 +17,8 @@ export const vaneckHodl: Issuer = {
   },
   parse(document) {
     const root = new JsonPath(parseJson(document), '');
-    refuseOther('HODL', root);
     const rows = root.at('Holdings').list(MAX_HOLDINGS);
+    refuseOther('HODL', root, ...rows);
     const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.at('HoldingName').text()));
     const holdings = rows.map(holdingOf);
     compareStated({ holdings });

@@ -75,6 +75,10 @@ function compareList(
     same(`the market value, ${at}`, value, 'its other column', valueAgain);
     agree(`the market value, ${at}`, value, 'units x price', product(units, price));
   }
+  if (rows.length === 1 && !weights && !count && !netAssets)
+    throw unreadable(
+      'nothing in the document says that its list of one holding is whole: it states no weight, no count and no net assets',
+    );
   const values = rows.map(({ value, units, price }) => value ?? product(units, price));
   const listed = total(values);
   agree('net assets', netAssets, `the sum of the ${rows.length} listed holdings`, listed);

@@ -44,6 +44,7 @@ export function readPage(html: string): Page {
     if (classes.some((name) => TOOLTIP.test(name) && !SHOWS_TOOLTIP.test(name))) page(element).remove();
   }
   const headings = page('title, h1')
+    .not('nav *, header nav *, footer *, aside *, [role="navigation"] *')
     .toArray()
     .map((element) => page(element).text().trim())
     .filter((text) => text !== '');
@@ -73,10 +74,22 @@ function linesBelow(nodes: readonly PageNode[]): string[] {
     .filter((line) => line !== '');
 }
 
-/** @throws TidemarkError unless title or main heading name the fund. */
+/** A ticker in a heading that is not all capitals: in parentheses anywhere, or as its first word. */
+const OTHER_TICKER = /\(([A-Z]{3,5})\)|^([A-Z]{4,5})\b/g;
+const NO_TICKER = new Set(['ETF', 'ETP', 'USD', 'NYSE', 'CBOE', 'ETFS']);
+
+/** @throws TidemarkError unless title or main heading name the fund, and none is about another one. */
 export function requireHeading({ headings }: Page, name: RegExp, ticker: string): void {
-  if (headings.some((text) => name.test(text))) return;
-  throw unreadable(`neither title nor heading of the page names ${ticker}: ${shown(headings.join(' / '))}`);
+  const others = headings
+    .filter((text) => /\p{Ll}/u.test(text))
+    .flatMap((text) => [...text.matchAll(OTHER_TICKER)].map(([, enclosed, first]) => enclosed ?? first))
+    .filter((found) => found !== ticker && !NO_TICKER.has(found));
+  if (others.length === 0 && headings.some((text) => name.test(text))) return;
+  const what =
+    others.length > 0
+      ? `the page is about ${others[0]}, not ${ticker}`
+      : `neither title nor heading of the page names ${ticker}`;
+  throw unreadable(`${what}: ${shown(headings.join(' / '))}`);
 }
 
 const AS_OF = /^As of (.+)$/i;
@@ -100,7 +113,8 @@ const BUTTON = /^(?:close|info|more info|learn more|help)$/i;
 const EXPLAINING_WORDS = 5;
 
 /** What a page says about a label between it and its value: the text of a tooltip and its button. */
-const explains = (line: string): boolean => BUTTON.test(line) || line.split(' ').length >= EXPLAINING_WORDS;
+const explains = (line: string): boolean =>
+  BUTTON.test(line) || /^\p{Ll}/u.test(line) || line.split(' ').length >= EXPLAINING_WORDS;
 
 /** The labels of a page. A label ends where the next one begins, be it known or not: its value is before that or nowhere. */
 export class Labels {
@@ -174,11 +188,15 @@ export class Labels {
 
   /** @throws TidemarkError if the next line could be the value as well, or belong to it: its scale or its other digits. */
   #whole(at: number, name: string): string {
-    const next = this.#lines[at + 1] ?? '';
-    if (SCALE.test(next) || isValue(next))
-      throw unreadable(
-        `the value of "${name}", ${shown(this.#lines[at])}, is followed by ${shown(next)} on a line of its own`,
-      );
+    for (let next = at + 1; next <= at + WITHIN; next++) {
+      const line = this.#lines[next];
+      if (line === undefined || line === ROW_END || this.#labels.has(line)) break;
+      if ((next === at + 1 && SCALE.test(line)) || isValue(line))
+        throw unreadable(
+          `the value of "${name}", ${shown(this.#lines[at])}, is followed by ${shown(line)} on a line of its own`,
+        );
+      if (!AS_OF.test(line) && !explains(line)) break;
+    }
     return this.#lines[at];
   }
 }

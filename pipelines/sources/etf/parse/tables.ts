@@ -134,17 +134,21 @@ export function parseJson(text: string): Exact {
 }
 
 const NAMES_FUND = /^(?:fund|etf|product)?_?(?:ticker|symbol)$/i;
+const TITLES_FUND = /^(?:fund|etf|product)_?(?:name|title)$/i;
 
 /**
- * For layouts that may state the fund's ticker.
- * @throws TidemarkError if one of these objects has a ticker, and it is not this one.
+ * For layouts that may state the fund's ticker or name. Of the funds of an issuer, one is of Bitcoin.
+ * @throws TidemarkError if one of these objects has a ticker, and it is not this one, or a name without Bitcoin.
  */
 export function refuseOther(ticker: string, ...objects: readonly JsonPath[]): void {
   for (const one of objects) {
-    for (const name of Object.keys(Object(one.value)).filter((key) => NAMES_FUND.test(key))) {
+    for (const name of Object.keys(Object(one.value))) {
       const { value, path } = one.at(name);
-      if (typeof value === 'string' && value.trim() !== '' && !value.split(/[^A-Za-z0-9]+/).includes(ticker))
-        throw unreadable(`the fund is ${shown(value)} (${path}), not ${ticker}`);
+      if (typeof value !== 'string' || value.trim() === '') continue;
+      const isOther =
+        (NAMES_FUND.test(name) && !value.split(/[^A-Za-z0-9]+/).includes(ticker)) ||
+        (TITLES_FUND.test(name) && !/bitcoin/i.test(value));
+      if (isOther) throw unreadable(`the fund is ${shown(value)} (${path}), not ${ticker}`);
     }
   }
 }
