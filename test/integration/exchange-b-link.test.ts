@@ -24,7 +24,7 @@ describe('the link endpoint', () => {
   let base: string;
   let directory: string;
   let zip: Buffer;
-  const calls: { at: number; body: Json; method: string | undefined }[] = [];
+  const calls: { at: number; url: URL; body: Json; method: string | undefined }[] = [];
   /** What the endpoint answers next; the last one stays. */
   let answers: ((response: ServerResponse) => void)[] = [];
   let md5: string | undefined;
@@ -48,7 +48,9 @@ describe('the link endpoint', () => {
       }
       const pieces: Buffer[] = [];
       for await (const piece of request) pieces.push(piece as Buffer);
-      calls.push({ at: Date.now(), body: JSON.parse(Buffer.concat(pieces).toString()), method: request.method });
+      const sent = Buffer.concat(pieces).toString();
+      const url = new URL(request.url!, base);
+      calls.push({ at: Date.now(), url, body: sent && JSON.parse(sent), method: request.method });
       (answers.length > 1 ? answers.shift()! : answers[0])(response);
     });
     server.listen(0, '127.0.0.1');
@@ -61,9 +63,10 @@ describe('the link endpoint', () => {
     await rm(directory, { recursive: true, force: true });
   });
 
-  const source = () =>
+  const INDEX = 'api/v5/public/market-data-history';
+  const source = (path: string) =>
     exchangeBSource({
-      location: new URL(`${base}link`),
+      location: new URL(`${base}${path}`),
       resolve: 'link',
       instrument: 'BTC-USDT',
       spoolDir: join(directory, 'spool'),
@@ -75,7 +78,7 @@ describe('the link endpoint', () => {
       maxUnpackedBytes: 1e9,
     });
   const [request] = exchangeBSource({} as never).plan(DAY, DAY, 'daily');
-  const open = () => source().open(request);
+  const open = (path = 'link') => source(path).open(request);
 
   test('is asked by POST for the day and believed when it names the file; an md5 is checked where stated', async () => {
     answers = [link(file())];
@@ -95,6 +98,53 @@ describe('the link endpoint', () => {
     md5 = undefined;
     await using silent = await open();
     expect(silent.facts.content_md5).toBeUndefined();
+  });
+
+  describe('as the public index', () => {
+    /** What the index answers: one entry for each day, each with a list of groups of files. */
+    const index = (...days: object[][]) =>
+      json({ code: '0', msg: '', data: days.map((files) => ({ details: [{ groupDetails: files }] })) });
+    const other = (day: string) => file({ filename: `${name(day)}.zip`, url: `${base}zip/other.zip` });
+
+    test.each([INDEX, `${INDEX}/`, `mirror/${INDEX}?module=2&begin=1`])('is asked by GET: %s', async (path) => {
+      answers = [index([file()])];
+      await using document = await open(path);
+      expect(document.facts).toMatchObject({ name: `${name(DAY)}.zip`, bytes: zip.length });
+      const { method, body, url } = calls.at(-1)!;
+      expect([method, body, url.pathname]).toEqual(['GET', '', new URL(path, base).pathname]);
+      expect(Object.fromEntries(url.searchParams)).toEqual({
+        module: '1',
+        instType: 'SPOT',
+        instIdList: 'BTC-USDT',
+        dateAggrType: 'daily',
+        begin: String(Date.parse('2024-05-31T16:00:00Z')),
+        end: String(Date.parse('2024-06-01T16:00:00Z') - 1),
+      });
+    });
+
+    test.each<[string, () => object[][]]>([
+      ['days around it', () => [[other('2024-05-31')], [file()], [other('2024-06-02')]]],
+      ['a list with them', () => [[other('2024-05-31'), file()]]],
+      ['a day without files', () => [[], [file()]]],
+    ])('is believed for the one file of the name among %s', async (_, days) => {
+      answers = [index(...days())];
+      await using document = await open(INDEX);
+      expect(document.facts.bytes).toBe(zip.length);
+    });
+
+    test.each<[string, () => (response: ServerResponse) => void, RegExp]>([
+      ['the object of the other form', () => link(file()), /no list/],
+      ['null', () => json({ code: '0', data: null }), /no list/],
+      ['entries that are none', () => json({ code: '0', data: [{ details: [null] }] }), /no list/],
+      ['an error code', () => json({ code: '50011', data: [] }), /code "50011"/],
+      ['nothing', () => json({ code: '0', data: [] }), /0 files/],
+      ['the file twice', () => index([file()], [file()]), /2 files/],
+      ['another day only', () => index([other('2024-06-02')]), /named the file/],
+      ['a local path', () => index([file({ url: 'file:///etc/passwd' })]), /file:/],
+    ])('answering with %s: refused', async (_, answer, message) => {
+      answers = [answer()];
+      expect((await faultOf(open(INDEX), 'SOURCE_LINK_INVALID')).message).toMatch(message);
+    });
   });
 
   test.each(['AAAAAAAAAAAAAAAAAAAAAA==', 'nonsense'])(

@@ -1,6 +1,6 @@
 /**
- * Exchange B as a source: one zip of trades a file day. Its address follows from the day, or an endpoint returns it. If
- * the vendor's answer states an md5, the bytes must match it.
+ * Exchange B as a source: one zip of trades a file day. Its address follows from the day, or an endpoint returns it: the
+ * vendor's public index, or the form of its web page. If the vendor's answer states an md5, the bytes must match it.
  */
 
 import { createHash } from 'node:crypto';
@@ -30,6 +30,8 @@ export interface ExchangeBFetchOptions extends Omit<FetchOptions, 'url' | 'heade
   readonly day: string;
   /** Start of the file day, epoch ms. */
   readonly fromMs: number;
+  /** End of the file day, exclusive. */
+  readonly toMs: number;
   /** Minimum time between two calls of the endpoint; default LINK_SPACING_MS. */
   readonly linkSpacingMs?: number;
 }
@@ -86,9 +88,66 @@ async function fetchExchangeBFile(
   }
 }
 
+/** How an endpoint is asked for one day's zip, and where the files are in its answer. */
+interface LinkForm {
+  request(asked: ExchangeBFetchOptions): { readonly url: URL; readonly json?: string };
+  /** Undefined: the answer has no list of files. */
+  files(data: unknown, name: string): readonly LinkedFile[] | undefined;
+}
+
+interface LinkedFile {
+  readonly filename?: unknown;
+  readonly url?: unknown;
+}
+
+/** The public index: a GET with a range of time. */
+const INDEX: LinkForm = {
+  request({ location, instrument, fromMs, toMs }) {
+    const url = new URL(location);
+    const asked = { module: 1, instType: 'SPOT', instIdList: instrument, dateAggrType: 'daily' };
+    // Both ends are inclusive. With the last millisecond instead of the end, the day after is not in the range.
+    for (const [name, value] of Object.entries({ ...asked, begin: fromMs, end: toMs - 1 })) {
+      url.searchParams.set(name, String(value));
+    }
+    return { url };
+  },
+  files(data, name) {
+    if (!Array.isArray(data)) return undefined;
+    const details = data.map((entry) => entry?.details ?? []);
+    if (!details.every(Array.isArray)) return undefined;
+    const groups = details.flat().map((detail) => detail?.groupDetails);
+    if (!groups.every(Array.isArray)) return undefined;
+    const files: LinkedFile[] = groups.flat();
+    // An index may also list the files of days that touch the range.
+    const named = files.filter((file) => file?.filename === name);
+    return named.length > 0 ? named : files;
+  },
+};
+
+/** The endpoint behind the vendor's web page: a POST. */
+const PAGE: LinkForm = {
+  request: ({ location, instrument, fromMs }) => ({
+    url: location,
+    json: JSON.stringify({
+      module: '1',
+      instType: 'SPOT',
+      instQueryParam: { instIdList: [instrument] },
+      dateQuery: { dateAggrType: 'daily', begin: String(fromMs), end: String(fromMs) },
+    }),
+  }),
+  files(data) {
+    const details = (data as { details?: unknown } | null | undefined)?.details;
+    const group = Array.isArray(details) && details.length === 1 ? details[0]?.groupDetails : undefined;
+    return Array.isArray(group) ? group : undefined;
+  },
+};
+
+const linkFormOf = (location: URL): LinkForm => (/[/]market-data-history[/]?$/.test(location.pathname) ? INDEX : PAGE);
+
 /** Asks the endpoint for the address of one day's zip. Accepts the answer only if it names exactly that document. */
 async function resolveLink(options: ExchangeBFetchOptions, name: string): Promise<URL> {
-  const { location, instrument, fromMs, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
+  const { location, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
+  const form = linkFormOf(location);
   const fault = (why: string, cause?: unknown) =>
     new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why} when asked for ${name}`, {
       details: { document: name, url: displayUrl(location) },
@@ -97,32 +156,23 @@ async function resolveLink(options: ExchangeBFetchOptions, name: string): Promis
   const text = await fetchText({
     ...options,
     maxBytes: undefined,
-    url: location,
-    json: JSON.stringify({
-      module: '1',
-      instType: 'SPOT',
-      instQueryParam: { instIdList: [instrument] },
-      dateQuery: { dateAggrType: 'daily', begin: String(fromMs), end: String(fromMs) },
-    }),
+    ...form.request(options),
     beforeAttempt: () => waitForRateLimit({ name: `${location.origin}${location.pathname}`, spacingMs, signal }),
   }).catch((cause) => {
     if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE')
       throw fault('sent too long an answer', cause);
     throw cause;
   });
-  let reply: LinkReply;
+  let reply: { readonly code?: unknown; readonly data?: unknown };
   try {
-    reply = JSON.parse(text) as LinkReply;
+    reply = JSON.parse(text);
   } catch (cause) {
     throw fault('sent an answer that is not JSON', cause);
   }
   if (reply?.code !== '0') throw fault(`answered with code ${JSON.stringify(reply?.code)?.slice(0, 40)}`);
-  const group = only(reply.data?.details)?.groupDetails;
-  const file = only(group);
-  if (!file) {
-    const count = Array.isArray(group) ? `${group.length} files` : 'no list of files';
-    throw fault(`answered with ${count} instead of one`);
-  }
+  const files = form.files(reply.data, name);
+  const file = files?.length === 1 ? files[0] : undefined;
+  if (!file) throw fault(`answered with ${files ? `${files.length} files` : 'no list of files'} instead of one`);
   if (file.filename !== name) throw fault(`named the file ${JSON.stringify(file.filename)?.slice(0, 80)}`);
   if (typeof file.url !== 'string' || !URL.canParse(file.url)) throw fault('sent no address of the file');
   const url = new URL(file.url);
@@ -131,19 +181,6 @@ async function resolveLink(options: ExchangeBFetchOptions, name: string): Promis
   }
   return url;
 }
-
-interface LinkReply {
-  readonly code?: unknown;
-  readonly data?: { readonly details?: readonly { readonly groupDetails?: readonly LinkedFile[] }[] };
-}
-
-interface LinkedFile {
-  readonly filename?: unknown;
-  readonly url?: unknown;
-}
-
-const only = <T>(list: readonly T[] | undefined): T | undefined =>
-  Array.isArray(list) && list.length === 1 ? (list[0] ?? undefined) : undefined;
 
 async function md5OfFile(path: string): Promise<string> {
   const hash = createHash('md5');
@@ -158,8 +195,8 @@ export interface ExchangeBOptions
 /** Only the answer that brings a document states its digest. */
 export const exchangeBSource = (options: ExchangeBOptions): FileDaySource =>
   dailySource(exchangeBSpotTrades, {
-    fetch: async ({ period: day, partitions: [{ fromMs }] }, validators) =>
-      await fetchExchangeBFile({ ...options, maxBytes: options.maxDocumentBytes, day, fromMs }, validators),
+    fetch: async ({ period: day, partitions: [{ fromMs, toMs }] }, validators) =>
+      await fetchExchangeBFile({ ...options, maxBytes: options.maxDocumentBytes, day, fromMs, toMs }, validators),
     open: async (file, request) => {
       const { instrument } = options;
       const { name: document, contentMd5: content_md5, validators } = file;

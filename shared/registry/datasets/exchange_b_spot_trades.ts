@@ -24,7 +24,7 @@ export const exchangeBSpotTrades = {
       group: 'Sources',
       kind: 'url',
       schemes: ['http:', 'https:'],
-      doc: "Endpoint of exchange B that answers a POST with the link of a day's zip. All processes of this host together call it at most once in 0.75 s.",
+      doc: "Endpoint of exchange B that answers with the link of a day's zip: the vendor's public index, a GET (the path ends with /api/v5/public/market-data-history), else the endpoint of its web page, a POST. All processes of this host together call it at most once in 0.75 s.",
     },
     SVC_EXCHANGE_B_INSTRUMENT: {
       group: 'Sources',
