@@ -13,6 +13,7 @@ export const PROBLEMS = {
   HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
   HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
   HTTP_CONNECTION_LIMIT_REACHED: { status: 503, title: 'Too many requests are under way', retryAfter: 1 },
+  HTTP_VERSION_UNSUPPORTED: { status: 505, title: 'HTTP/1.0 cannot show the end of this answer' },
   ROUTE_NOT_FOUND: { status: 404, title: 'There is no such path' },
   DATASET_NOT_FOUND: { status: 404, title: 'There is no such dataset' },
   METHOD_NOT_ALLOWED: { status: 405, title: 'The path does not take this method' },

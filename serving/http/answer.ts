@@ -44,6 +44,8 @@ export function answerBytes(
   response.end(body);
 }
 
+const EXPECTED: ReadonlySet<ProblemCode> = new Set(['NOT_READY', 'AUTH_KEYS_UNAVAILABLE', 'HTTP_VERSION_UNSUPPORTED']);
+
 /** Answers with the problem, or breaks the connection when an answer has already started. */
 export function answerProblem(response: ServerResponse, error: unknown, requestId: string, log: Logger): void {
   const problem =
@@ -56,8 +58,9 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   const { code } = problem;
   const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
   // A full queue sheds load as it should; thousands of log lines about it would be load themselves. The readiness checks
-  // log once why the service is not ready, and anybody may ask for readiness, or send what may be a key.
-  const isExpected = code.endsWith('_LIMIT_REACHED') || code === 'NOT_READY' || code === 'AUTH_KEYS_UNAVAILABLE';
+  // log once why the service is not ready, and anybody may ask for readiness, or send what may be a key. The version of HTTP is
+  // the client's fault.
+  const isExpected = code.endsWith('_LIMIT_REACHED') || EXPECTED.has(code);
   if (problem.status >= 500 && !isExpected) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
   if (response.headersSent) {
@@ -72,6 +75,13 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   });
   response.end(body);
 }
+
+/** An answer that shows its end neither by itself nor by its length. @param what is the answer, as the subject of a sentence. */
+export const versionProblem = (what: string, remedy: string): Problem =>
+  new Problem(
+    'HTTP_VERSION_UNSUPPORTED',
+    `${what}. The request came over HTTP/1.0, which ends such an answer with the connection, so that a cut answer looks whole. Send HTTP/1.1 (in nginx: \`proxy_http_version 1.1;\`)${remedy}.`,
+  );
 
 /** The client closed the connection before its answer was complete, so nobody receives the error. */
 export class ClientGone extends Error {

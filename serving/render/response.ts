@@ -1,12 +1,14 @@
 /**
  * Sends a body to the client. It sends nothing before the first buffer is full or the rows have ended, so that every fault
- * until then still gets a proper answer; a small answer leaves in one piece.
+ * until then still gets a proper answer; a small answer leaves in one piece. Over HTTP/1.0 a body whose form does not show its
+ * own end is gathered first, and has a Content-Length.
  */
 
 import { createHash, type Hash } from 'node:crypto';
 import type { ServerResponse } from 'node:http';
-import type { Writable } from 'node:stream';
+import { Writable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
+import { finished } from 'node:stream/promises';
 import { constants, createGzip, createZstdCompress, type Gzip, type ZstdCompress } from 'node:zlib';
 import { BUFFER_BYTES, type Destination } from './cells.ts';
 import { headerName } from './json-rows.ts';
@@ -68,6 +70,29 @@ interface BodyOptions {
   readonly proved: boolean;
   /** Names of further members that the trailers carry. */
   readonly closing?: readonly string[];
+  /** Called when a body that must be gathered exceeds MAX_GATHERED_BYTES: nothing was sent, and the rest is dropped. */
+  readonly onTooLarge?: () => void;
+}
+
+/** The longest body, as it is sent, that an answer over HTTP/1.0 may have; so much memory each such answer may take. */
+export const MAX_GATHERED_BYTES = 8 * 1024 * 1024;
+
+/** Keeps copies of what is written, up to a limit; beyond it, fails and keeps nothing. */
+class Gatherer extends Writable {
+  readonly pieces: Buffer[] = [];
+  bytes = 0;
+
+  override _write(piece: Buffer, _: BufferEncoding, done: (error?: Error) => void): void {
+    this.bytes += piece.length;
+    if (this.bytes <= MAX_GATHERED_BYTES) {
+      // The body gives the buffer of the piece back to its pool.
+      this.pieces.push(Buffer.from(piece));
+      done();
+      return;
+    }
+    this.pieces.length = 0;
+    done(new Error(`the body exceeds ${MAX_GATHERED_BYTES} bytes`));
+  }
 }
 
 const ROW_COUNT = headerName('row_count');
@@ -95,6 +120,11 @@ export class ResponseBody implements Destination {
   #encoded = 0;
   #paused = false;
   #stall: NodeJS.Timeout | undefined;
+  #hasBegun = false;
+  #isTooLarge = false;
+  #proof: Readonly<Record<string, string>> = {};
+  /** Settles when a gathered body is on its way or has become too large. */
+  #gathering: Promise<void> | undefined;
 
   constructor(response: ServerResponse, options: BodyOptions) {
     this.#response = response;
@@ -117,9 +147,9 @@ export class ResponseBody implements Destination {
   }
 
   write(bytes: Buffer): void {
-    if (this.#response.destroyed) return;
+    if (this.#response.destroyed || this.#isTooLarge) return;
     this.#digest?.update(bytes);
-    if (!this.#response.headersSent) this.#begin();
+    if (!this.#hasBegun) this.#begin();
     this.#pass(bytes);
     if (!this.#paused && this.#waiting > HIGH_BYTES) {
       this.#paused = true;
@@ -132,10 +162,13 @@ export class ResponseBody implements Destination {
     if (this.#waiting === 0) this.#encoder?.flush();
   }
 
-  /** Sends the rest of the body. The caller must not use `last` again. */
-  end(last: Buffer, rows: number, closing: Readonly<Record<string, string>> = {}): void {
+  /**
+   * Sends the rest of the body. The caller must not use `last` again. Where the body is gathered, the promise resolves when it
+   * is on its way or known to be too large.
+   */
+  async end(last: Buffer, rows: number, closing: Readonly<Record<string, string>> = {}): Promise<void> {
     const response = this.#response;
-    if (response.destroyed) return;
+    if (response.destroyed || this.#isTooLarge) return;
     const proof: Record<string, string> = this.#digest
       ? {
           [ROW_COUNT]: String(rows),
@@ -143,13 +176,28 @@ export class ResponseBody implements Destination {
           ...Object.fromEntries(Object.entries(closing).map(([name, value]) => [headerName(name), value])),
         }
       : {};
-    if (!response.headersSent) {
+    if (!this.#hasBegun) {
       this.#endWhole(last, proof);
       return;
     }
+    this.#proof = proof;
     if (this.#hasTrailers) response.addTrailers(proof);
     this.#pass(last);
     this.#target.end();
+    await this.#gathering;
+  }
+
+  /**
+   * Over HTTP/1.0 the end of the connection would be the end of the body, and a dead process ends its connections like one that
+   * is done. JSON shows its own end.
+   */
+  get mustBeGathered(): boolean {
+    return this.#options.proved && !this.#response.useChunkedEncodingByDefault;
+  }
+
+  /** Whether the body has been gathered, and not only fitted into one buffer. */
+  get wasGathered(): boolean {
+    return this.#gathering !== undefined;
   }
 
   /** Only chunked bodies have trailers; HTTP/1.0 has neither. */
@@ -167,24 +215,54 @@ export class ResponseBody implements Destination {
   }
 
   #begin(): void {
+    this.#hasBegun = true;
     const response = this.#response;
-    response.writeHead(200, this.#headers());
+    const sink = this.mustBeGathered ? this.#gather() : response;
+    if (sink === response) response.writeHead(200, this.#headers());
+    this.#target = sink;
     const encoder = this.#options.coding?.create();
     if (!encoder) return;
     this.#encoder = encoder;
     this.#target = encoder;
     encoder.on('data', (chunk: Buffer) => {
       this.#encoded += chunk.length;
-      const hasRoom = response.write(chunk, () => {
+      const hasRoom = sink.write(chunk, () => {
         this.#encoded -= chunk.length;
         this.#watch();
       });
       if (hasRoom) return;
       encoder.pause();
-      response.once('drain', () => encoder.resume());
+      sink.once('drain', () => encoder.resume());
     });
-    encoder.once('end', () => response.end());
+    encoder.once('end', () => sink.end());
     encoder.once('error', () => breakOff(response));
+  }
+
+  #gather(): Gatherer {
+    const gatherer = new Gatherer();
+    this.#response.once('close', () => gatherer.destroy());
+    this.#gathering = finished(gatherer).then(
+      () => this.#sendGathered(gatherer),
+      () => this.#dropGathered(),
+    );
+    return gatherer;
+  }
+
+  #sendGathered({ pieces, bytes }: Gatherer): void {
+    const response = this.#response;
+    if (response.destroyed) return;
+    response.writeHead(200, { ...this.#headers(), ...this.#proof, 'Content-Length': String(bytes) });
+    this.#target = response;
+    for (const piece of pieces.splice(0)) this.#pass(piece);
+    response.end();
+  }
+
+  #dropGathered(): void {
+    if (this.#response.destroyed) return;
+    this.#isTooLarge = true;
+    this.#encoder?.destroy();
+    clearTimeout(this.#stall);
+    this.#options.onTooLarge?.();
   }
 
   #pass(bytes: Buffer): void {
@@ -226,7 +304,7 @@ export class ResponseBody implements Destination {
   /** Restarts the client's timer whenever it takes something. */
   #watch(): void {
     clearTimeout(this.#stall);
-    if (this.#waiting + this.#encoded === 0) return;
+    if (this.#waiting + this.#encoded === 0 || this.#isTooLarge) return;
     this.#stall = setTimeout(() => breakOff(this.#response), this.#options.stallTimeoutMs);
   }
 }

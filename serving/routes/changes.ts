@@ -6,7 +6,7 @@ import type { ChangeFeed, Covers } from '../changes/change-feed.ts';
 import { Problem } from '../contract/problems.ts';
 import { oneOf, parsedText } from '../contract/shapes.ts';
 import { count, textField } from '../discovery/schemas.ts';
-import { answerBytes, DEDICATED } from '../http/answer.ts';
+import { answerBytes, DEDICATED, versionProblem } from '../http/answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Exchange, type Route, type RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
@@ -147,6 +147,9 @@ async function page(
 
 async function stream(exchange: Exchange, { feed }: ChangesDeps, { since = 0, covers }: Asked): Promise<void> {
   const { request, response } = exchange;
+  if (!response.useChunkedEncodingByDefault) {
+    throw versionProblem('An event stream has no length', ', or ask for pages of JSON');
+  }
   const resumed = request.headers['last-event-id'];
   const number = typeof resumed === 'string' ? parseNumber(resumed) : since;
   if (number === undefined) throw contractProblem([{ pointer: 'Last-Event-ID', message: NUMBER_RULE }]);

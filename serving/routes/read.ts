@@ -2,6 +2,8 @@
  * The steps that every route with rows takes, in the order of the contract's checks: representation, body, contract, datasets
  * of the key, rights, strict, queue, storage. A route consists of its path, the parser of its body and the members of its envelope.
  */
+import type { ServerResponse } from 'node:http';
+import { finished } from 'node:stream/promises';
 import { isoOf } from '../../shared/dates.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { DATASETS, type DatasetDefinition, type DatasetKey, shapeOf } from '../../shared/registry/index.ts';
@@ -14,7 +16,7 @@ import { parseQuery, type Query } from '../contract/query.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Parsed } from '../contract/shapes.ts';
 import { CHECKPOINT_HEADER } from '../discovery/proof-log.ts';
-import { type CodePrefix, strictProblem, toProblem } from '../http/answer.ts';
+import { type CodePrefix, strictProblem, toProblem, versionProblem } from '../http/answer.ts';
 import { backendToken } from '../http/caller.ts';
 import { contractProblem, readJson } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
@@ -27,7 +29,7 @@ import { unitOf } from '../read/frame/values.ts';
 import { OutputBuffer, type RowWriter } from '../render/cells.ts';
 import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
 import { type Accepted, accepted } from '../render/representations.ts';
-import { type BufferPool, breakOff, ResponseBody } from '../render/response.ts';
+import { type BufferPool, breakOff, MAX_GATHERED_BYTES, ResponseBody } from '../render/response.ts';
 import { type Admission, admission, checkRights, type Grant, mostRestrictive } from '../rights/gate.ts';
 
 /** A client that is behind for less than this keeps its slot: to give it up and take it again would only cost others. */
@@ -172,8 +174,7 @@ async function answer(
     form,
     slot,
     envelope: (facts: ReadFacts) => spec.envelope(request, grant, facts),
-    async read(open) {
-      const { signal } = exchange;
+    async read(open, signal) {
       return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open }) };
     },
     problem: (error) => toProblem(error, spec.prefix),
@@ -188,8 +189,11 @@ interface RowsAnswer<F extends ReadFacts> {
   envelope(facts: F): Envelope;
   /** Names of the members that are known after the last row. */
   readonly closing?: readonly string[];
-  /** Reads the rows into the writer that `open` gives. */
-  read(open: (facts: F, flow: Flow) => RowWriter): Promise<{
+  /** Reads the rows into the writer that `open` gives, until the signal is aborted. */
+  read(
+    open: (facts: F, flow: Flow) => RowWriter,
+    signal: AbortSignal,
+  ): Promise<{
     readonly rows: number;
     readonly closing?: Readonly<Record<string, string>>;
   }>;
@@ -209,11 +213,13 @@ async function sendRows<F extends ReadFacts>(
   let facts: F | undefined;
   let writer: RowWriter | undefined;
   let last: Readonly<Record<string, string>> = {};
+  let hasEnded = false;
   const headers = () => ({
     'Content-Type': contentType,
     ...(rowsOnly && envelopeHeaders(envelope)),
     ...(facts?.synthetic && { 'X-Svc-Synthetic': 'true' }),
   });
+  const tooLarge = new AbortController();
   const body = new ResponseBody(exchange.response, {
     headers,
     buffers: deps.buffers,
@@ -221,7 +227,15 @@ async function sendRows<F extends ReadFacts>(
     coding,
     proved: rowsOnly,
     closing,
+    onTooLarge: () =>
+      tooLarge.abort(
+        versionProblem(
+          `The answer is longer than ${MAX_GATHERED_BYTES} bytes`,
+          ', narrow the window, or ask for application/json',
+        ),
+      ),
   });
+  const signal = body.mustBeGathered ? AbortSignal.any([exchange.signal, tooLarge.signal]) : exchange.signal;
   const output = new OutputBuffer(body);
   const flusher = setInterval(() => {
     if (!writer?.rows) return;
@@ -244,18 +258,29 @@ async function sendRows<F extends ReadFacts>(
       envelope = envelopeOf(found);
       writer = representation.open(output, found, envelope, () => last);
       return writer;
-    });
+    }, signal);
     last = done.closing ?? {};
     writer?.end();
-    body.end(output.bytes.subarray(0, output.at), done.rows, last);
+    hasEnded = true;
+    await body.end(output.bytes.subarray(0, output.at), done.rows, last);
+    tooLarge.signal.throwIfAborted();
+    if (body.wasGathered) await taken(exchange.response, slot);
     return done.rows;
   } catch (error) {
-    deps.buffers.give(output.bytes);
-    throw problem(error);
+    if (!hasEnded) deps.buffers.give(output.bytes);
+    throw problem(tooLarge.signal.aborted ? tooLarge.signal.reason : error);
   } finally {
     clearInterval(flusher);
     backpressure?.end();
   }
+}
+
+/** Waits until the client has a gathered answer. A slow client gives the slot to others, and is cut off like one of a stream. */
+async function taken(response: ServerResponse, slot: Slot): Promise<void> {
+  const timer = setTimeout(() => slot.park(() => breakOff(response)), PARK_AFTER_MS);
+  // Fails where the client goes first; nobody is left to answer.
+  await finished(response).catch(() => {});
+  clearTimeout(timer);
 }
 
 /** POST /v1/raw/query. */
@@ -351,11 +376,11 @@ export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader 
           slot,
           envelope: (facts: FrameFacts) => frameEnvelope(request, rights, facts),
           closing: [ROWS_SHA256],
-          async read(open) {
+          async read(open, signal) {
             const { token, admit } = rights;
             const { rows: count, sha256 } = await deps.frames.read({
               request,
-              signal: exchange.signal,
+              signal,
               token,
               admit,
               open,

@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import { connect as connectSocket } from 'node:net';
+import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import fc from 'fast-check';
@@ -225,6 +226,24 @@ describe('event streams', () => {
       message: expect.stringContaining('the last change is 5'),
     });
     expect((await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': 'x' })).status).toBe(409);
+  });
+
+  test('are refused over HTTP/1.0, which cannot show where they end; pages are not', async () => {
+    const speak = async (accept: string) => {
+      const { hostname, port } = new URL(serving.url);
+      const socket = connectSocket(Number(port), hostname);
+      socket.write(`GET /v1/changes HTTP/1.0\r\nX-API-Key: ${API_KEY}\r\nAccept: ${accept}\r\n\r\n`);
+      const [head, body] = (await text(socket)).split('\r\n\r\n');
+      return { head, json: JSON.parse(body) };
+    };
+    const refused = await speak('text/event-stream');
+    expect(refused.head).toMatch(/^HTTP\/1\.1 505 /);
+    expect(refused.json).toMatchObject({
+      code: 'HTTP_VERSION_UNSUPPORTED',
+      detail: expect.stringMatching(/HTTP\/1\.1.*proxy_http_version 1\.1/),
+    });
+    const page = await speak('application/json');
+    expect([page.head.split('\r\n')[0], page.json]).toEqual(['HTTP/1.1 200 OK', { changes: [], next: 0 }]);
   });
 
   test('of one dataset move the place of a client past the changes of others', { tags: ['nightly'] }, async () => {
