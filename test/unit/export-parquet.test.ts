@@ -1,5 +1,5 @@
 /** Parquet files read back by DuckDB: the same rows, whatever is in them, and what the footer says of them. */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -166,6 +166,39 @@ test('groups end by rows and by the bytes of their texts; pages and chunks carry
     `select decode(key), decode(value) from parquet_kv_metadata('${path}') where decode(key) = 'tidemark'`,
   );
   expect(facts).toEqual([['tidemark', '{"é":1}']]);
+});
+
+/** As the format numbers them. */
+const PAGE_V1 = 0;
+
+test('required 64-bit integers are differences in pages of version 1, over several pages and groups', async () => {
+  const columns = [columnOf('id', 'int64', 'int8'), columnOf('at', 'timestamp_utc', 'int8')];
+  const count = GROUP_ROWS + 70_000;
+  const at = (row: number) => (row * 7919) % 100_003;
+  const rows = Array.from({ length: count }, (_, row) => ({
+    cells: [int8(BigInt(row) - 5n), int8(BigInt(at(row)))],
+    fromMs: 0,
+    toMs: 0,
+  }));
+  const path = await written({ shape: { columns, hiddenFirst: false }, rows, flushBefore: new Set() });
+  const bytes = await readFile(path);
+  const chunks = await duck.rows(
+    `select encodings, data_page_offset as at, num_values from parquet_metadata('${path}') order by row_group_id, column_id`,
+  );
+  expect(chunks.map(({ encodings, num_values }) => [encodings, Number(num_values)])).toEqual(
+    [GROUP_ROWS, GROUP_ROWS, 70_000, 70_000].map((values) => ['DELTA_BINARY_PACKED', values]),
+  );
+  // A page's header begins with the id and type of its first field, then the page's type as a zigzag number.
+  for (const { at: start } of chunks)
+    expect([bytes[Number(start)], bytes[Number(start) + 1] >> 1]).toEqual([0x15, PAGE_V1]);
+  const all = await duck.rows(`select id, epoch_ms("at") as ms from '${path}'`);
+  expect(all.length).toBe(count);
+  const wrong = all.findIndex(({ id, ms }, row) => Number(id) !== row - 5 || Number(ms) !== at(row));
+  expect(wrong).toBe(-1);
+  // The page index leads a reader with a filter to the right pages.
+  expect(
+    await duck.texts(`select count(*), min(id) from '${path}' where "at" = epoch_ms(${at(150_000)})::timestamptz`),
+  ).toEqual([['2', String(150_000 - 100_003 - 5)]]);
 });
 
 test('a column is of the type its dtype says, required unless it is nullable', async () => {
