@@ -31,7 +31,7 @@ const CONTINUATION = 0xffffffff;
 
 export const padded = (length: number): number => Math.ceil(length / ALIGNMENT) * ALIGNMENT;
 
-/** The marker after the last message; only with it a stream is complete. */
+/** The marker after the last message. Readers take a stream without it for whole all the same. */
 export const END_OF_STREAM = Buffer.from([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 
 const TYPES: Readonly<Record<ArrowType, { readonly member: number; write(builder: Builder): number }>> = {
@@ -122,7 +122,7 @@ function offsets(builder: Builder, tables: readonly number[]): number {
 }
 
 /** The header of a batch. Each buffer of the batch's body starts at a multiple of ALIGNMENT. */
-export function recordBatchMessage(rows: number, columns: readonly BatchColumn[]): Uint8Array {
+export function recordBatchMessage(rows: number, columns: readonly BatchColumn[], metadata: Metadata = []): Uint8Array {
   const builder = new Builder(1024);
   const buffers: [at: number, length: number][] = [];
   let bodyBytes = 0;
@@ -135,11 +135,12 @@ export function recordBatchMessage(rows: number, columns: readonly BatchColumn[]
     columns.map(({ nulls }) => [rows, nulls]),
   );
   const locations = pairs(builder, buffers);
+  const ofMessage = metadata.length > 0 ? writeMetadata(builder, metadata) : 0;
   builder.startObject(5);
   builder.addFieldInt64(0, BigInt(rows), 0n);
   builder.addFieldOffset(1, nodes, 0);
   builder.addFieldOffset(2, locations, 0);
-  return message(builder, HEADER.recordBatch, builder.endObject(), bodyBytes);
+  return message(builder, HEADER.recordBatch, builder.endObject(), bodyBytes, ofMessage);
 }
 
 /** A vector of structs of two 64-bit numbers each: FieldNode, Buffer. */
@@ -153,13 +154,14 @@ function pairs(builder: Builder, list: readonly (readonly [number, number])[]): 
   return builder.endVector();
 }
 
-/** The Flatbuffer with its length before and its padding after it. */
-function message(builder: Builder, type: number, header: number, bodyBytes: number): Uint8Array {
+/** The Flatbuffer with its length before and its padding after it. @param metadata of the message itself; 0: none */
+function message(builder: Builder, type: number, header: number, bodyBytes: number, metadata = 0): Uint8Array {
   builder.startObject(5);
   builder.addFieldInt16(0, VERSION_V5, 0);
   builder.addFieldInt8(1, type, 0);
   builder.addFieldOffset(2, header, 0);
   builder.addFieldInt64(3, BigInt(bodyBytes), 0n);
+  builder.addFieldOffset(4, metadata, 0);
   builder.finish(builder.endObject());
   const table = builder.asUint8Array();
   const bytes = Buffer.alloc(8 + padded(table.length));

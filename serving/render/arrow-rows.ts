@@ -1,4 +1,7 @@
-/** Rows as an Arrow IPC stream: a schema, record batches of bounded size, the end-of-stream marker. */
+/**
+ * Rows as an Arrow IPC stream: a schema, record batches of bounded size, an empty batch that says what came before it, the
+ * end-of-stream marker.
+ */
 import { ColumnTypeFault } from '../db/pg-messages.ts';
 import { ArrowColumn } from './arrow-column.ts';
 import { END_OF_STREAM, type Metadata, padded, recordBatchMessage, schemaMessage } from './arrow-messages.ts';
@@ -171,15 +174,25 @@ export class ArrowRows extends BatchedRows {
     this.#out.flush();
   }
 
+  /** Readers take a stream that was cut between two batches for whole. The last batch tells one from the other. */
   override end(): void {
     super.end();
+    const facts: Metadata = [
+      ['row_count', String(this.rows)],
+      ['sha256', this.#out.sha256()],
+    ];
+    this.#batch(0, facts);
     this.#out.copy(END_OF_STREAM);
   }
 
   protected emit(rows: number): void {
+    this.#batch(rows);
+  }
+
+  #batch(rows: number, metadata?: Metadata): void {
     const out = this.#out;
     const taken = this.columns.map((column) => column.take(rows));
-    out.copy(recordBatchMessage(rows, taken));
+    out.copy(recordBatchMessage(rows, taken, metadata));
     for (const buffer of taken.flatMap((column) => column.buffers)) {
       out.copy(buffer);
       out.copy(PADDING.subarray(0, padded(buffer.length) - buffer.length));

@@ -1,4 +1,5 @@
 /** How a field's binary value is read, by its meaning and its storage; and the output buffer that rows are written to. */
+import type { Hash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import type { Dtype, Field, PgType } from '../../shared/registry/index.ts';
 
@@ -58,6 +59,8 @@ export interface Destination {
   write(bytes: Buffer): void;
   /** The next buffer, of at least BUFFER_BYTES. */
   buffer(): Buffer;
+  /** A copy of the sha256 in progress over the bytes taken so far. Bodies that end with their own digest need it. */
+  digest?(): Hash;
 }
 
 /** The growing end of a body: fills one buffer and hands it on when it is nearly full. */
@@ -93,6 +96,13 @@ export class OutputBuffer {
     this.bytes = this.#destination.buffer();
     this.view = viewOf(this.bytes);
     this.at = 0;
+  }
+
+  /** The sha256 of everything so far, in hex. */
+  sha256(): string {
+    const digest = this.#destination.digest?.();
+    assert(digest !== undefined, 'the destination of this body keeps no digest');
+    return digest.update(this.bytes.subarray(0, this.at)).digest('hex');
   }
 
   text(text: string): void {

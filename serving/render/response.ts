@@ -10,6 +10,7 @@ import { Writable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { finished } from 'node:stream/promises';
 import { constants, createGzip, createZstdCompress, type Gzip, type ZstdCompress } from 'node:zlib';
+import { assert } from '../../shared/errors.ts';
 import { BUFFER_BYTES, type Destination } from './cells.ts';
 import { headerName } from './json-rows.ts';
 
@@ -144,6 +145,11 @@ export class ResponseBody implements Destination {
 
   buffer(): Buffer {
     return this.#options.buffers.take();
+  }
+
+  digest(): Hash {
+    assert(this.#digest !== undefined, 'only a body with trailers has a digest');
+    return this.#digest.copy();
   }
 
   write(bytes: Buffer): void {

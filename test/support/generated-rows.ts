@@ -1,6 +1,8 @@
 /** Rows of any columns as PostgreSQL sends them, beside what each cell must be shown as. */
+import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
+import { END_OF_STREAM } from '../../serving/render/arrow-messages.ts';
 import type { RowWriter } from '../../serving/render/cells.ts';
 import { BUFFER_BYTES, CELL, type Column, cellOf, OutputBuffer, type RowShape } from '../../serving/render/cells.ts';
 import type { Representation } from '../../serving/render/representations.ts';
@@ -222,11 +224,16 @@ export function collected(write: (out: OutputBuffer) => void): Buffer {
   const out = new OutputBuffer({
     write: (part) => parts.push(Buffer.from(part)),
     buffer: () => Buffer.alloc(BUFFER_BYTES, 0x21),
+    digest: () => createHash('sha256').update(Buffer.concat(parts)),
   });
   write(out);
   out.flush();
   return Buffer.concat(parts);
 }
+
+/** Where the last message of an Arrow stream begins: its empty batch. */
+export const lastMessageAt = (body: Buffer): number =>
+  body.lastIndexOf(END_OF_STREAM.subarray(0, 4), body.length - END_OF_STREAM.length - 1);
 
 export function writeRow(writer: RowWriter, shape: RowShape, { cells, fromMs }: GeneratedRow): void {
   const hidden = shape.hiddenFirst ? [{ bytes: int8(BigInt(fromMs - POSTGRES_EPOCH_MS) * 1000n), text: '' }] : [];

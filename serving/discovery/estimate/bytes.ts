@@ -2,6 +2,7 @@
  * Estimates the size of an answer in each representation, by rendering a few rows of the window; and whether a read is likely
  * to find its next row in time. Also the schema of POST /v1/raw/estimate's answer.
  */
+import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import type { Window } from '../../contract/read-request.ts';
 import { MODES } from '../../contract/shapes.ts';
@@ -111,7 +112,7 @@ function render(
 ): number {
   const hiddenFirst = relation.validity === 'lookahead';
   const spare = Buffer.allocUnsafe(BUFFER_BYTES);
-  const output = new OutputBuffer({ write() {}, buffer: () => spare });
+  const output = new OutputBuffer({ write() {}, buffer: () => spare, digest: () => createHash('sha256') });
   const writer = representation.open(output, { columns: relation.columns, hiddenFirst }, envelope);
   for (let time = 0; time < times; time++) {
     for (const { view, bytes, at, length } of sample) {
