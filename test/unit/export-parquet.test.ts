@@ -201,6 +201,23 @@ test('required 64-bit integers are differences in pages of version 1, over sever
   ).toEqual([['2', String(150_000 - 100_003 - 5)]]);
 });
 
+test('integers whose differences spread over more than 28 bits are no differences', async () => {
+  const spreads = [2 ** 28 - 1, 2 ** 28];
+  const columns = spreads.map((_, index) => columnOf(`c${index}`, 'int64', 'int8'));
+  const rows = [0, 1, 2].map((row) => ({
+    cells: spreads.map((spread) => int8(row === 2 ? BigInt(spread) : 0n)),
+    fromMs: 0,
+    toMs: 0,
+  }));
+  const generated = { shape: { columns, hiddenFirst: false }, rows, flushBefore: new Set<number>() };
+  const path = await written(generated);
+  expect(await duck.texts(`select encodings from parquet_metadata('${path}') order by column_id`)).toEqual([
+    ['DELTA_BINARY_PACKED'],
+    ['PLAIN'],
+  ]);
+  expect(await duck.texts(`select * from '${path}'`)).toEqual(expectedTexts(generated));
+});
+
 test('a column is of the type its dtype says, required unless it is nullable', async () => {
   const columns = [
     columnOf('id', 'int64', 'int8'),

@@ -114,9 +114,24 @@ const port = parentPort!;
 const CODECS = { zstd: 'ZSTD', snappy: 'SNAPPY', none: 'UNCOMPRESSED' } as const;
 type Chunk = ReturnType<typeof writeColumn>;
 
-/** Ascending ids and times take a bit or two each as differences; fastparquet accepts these only without nulls. */
-const isDelta = ({ type, nullable }: EncoderColumn): boolean =>
-  (type === 'int64' || type === 'timestamp_ms_utc') && !nullable;
+/** A reader of differences that fills a word of 64 bits, as fastparquet's, has no room for wider ones and reads them wrong. */
+const MAX_DELTA_BITS = 28n;
+
+/**
+ * The values, where differences suit them: ascending ids and times take a bit or two each. fastparquet accepts differences only
+ * without nulls.
+ */
+function deltasOf({ type, nullable }: EncoderColumn, values: Values): BigInt64Array | undefined {
+  if (nullable || (type !== 'int64' && type !== 'timestamp_ms_utc')) return undefined;
+  const integers = values as BigInt64Array;
+  let [min, max] = [0n, 0n];
+  for (let row = 1; row < integers.length; row++) {
+    const delta = integers[row] - integers[row - 1];
+    if (row === 1 || delta < min) min = delta;
+    if (row === 1 || delta > max) max = delta;
+  }
+  return max - min < 1n << MAX_DELTA_BITS ? integers : undefined;
+}
 
 const DELTA = 'DELTA_BINARY_PACKED';
 const DELTA_PAGE_ROWS = PAGE_BYTES / 8;
@@ -229,7 +244,8 @@ function writeGroup(
     const element = elements[index];
     const values = valuesOf(column, rows, batches[index]);
     const columnIndex = column.type === 'timestamp_ms_utc';
-    if (isDelta(column)) return writeDeltas(parquet, element, values as BigInt64Array, columnIndex);
+    const deltas = deltasOf(column, values);
+    if (deltas) return writeDeltas(parquet, element, deltas, columnIndex);
     const { encoding, statistics = true } = encodingOf(column);
     return writeColumn({
       writer,
