@@ -4,14 +4,18 @@ import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { json, text } from 'node:stream/consumers';
+import fc from 'fast-check';
 import { afterAll, beforeAll, expect } from 'vitest';
+import { cellOf } from '../../serving/render/cells.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, shapeOf } from '../../shared/registry/index.ts';
 import { type ArtifactLab, artifactLab } from './artifacts.ts';
+import { expectedTexts, type GeneratedRows, generatedRows } from './generated-rows.ts';
 import { givenTool } from './given.ts';
 import type { TestEnv } from './stack.ts';
 import type { Tool } from './tools.ts';
 import { createWorldsEnv } from './worlds-env.ts';
+import { writeParquet } from './write-parquet.ts';
 
 export type ParquetReader = 'pyarrow' | 'polars' | 'duckdb' | 'fastparquet' | 'clickhouse';
 
@@ -66,7 +70,38 @@ async function exportedWorlds({ files, serving }: ArtifactLab, dir: string): Pro
   return cases;
 }
 
-/** Tests that each reader reads every column of every dataset in both modes as the JSON answer has it. */
+/** Generated rows: few of any columns, and many pages of integers whose differences are as wide as they may be, or wider. */
+async function generatedFiles(dir: string): Promise<ParquetCase[]> {
+  const narrow = wideIntegers(28n, 40_000);
+  const wide = wideIntegers(29n, 1000);
+  const generated = [...fc.sample(generatedRows, { numRuns: 20, seed: 11 }), narrow, wide];
+  return await Promise.all(
+    generated.map(async (one, index) => {
+      const compression = (['zstd', 'snappy', 'none'] as const)[index % 3];
+      const name = `generated-${index}-${compression}`;
+      const path = await writeParquet(join(dir, `${name}.parquet`), one, { compression });
+      const rows = join(dir, `${name}.json`);
+      await writeFile(rows, JSON.stringify({ rows: expectedTexts(one) }));
+      return { name, path, rows, fields: one.shape.columns.map(({ field: { name, dtype } }) => ({ name, dtype })) };
+    }),
+  );
+}
+
+/** Integers whose differences spread over so many bits. */
+function wideIntegers(bits: bigint, count: number): GeneratedRows {
+  const field = { name: 'id', dtype: 'int64', pg: 'int8', nullable: false, doc: '', sql: '', columns: [] } as const;
+  const widest = 2n ** bits - 1n;
+  let value = 10n ** 15n;
+  const rows = Array.from({ length: count }, (_, row) => {
+    value += row % 3 === 0 ? widest : BigInt((row * 7919) % 1000);
+    const bytes = Buffer.alloc(8);
+    bytes.writeBigInt64BE(value);
+    return { cells: [{ bytes, text: String(value) }], fromMs: 0, toMs: 0 };
+  });
+  return { shape: { columns: [{ field, cell: cellOf(field) }], hiddenFirst: false }, rows, flushBefore: new Set() };
+}
+
+/** Tests that each reader reads every column of every dataset in both modes as the JSON answer has it, and generated rows. */
 export function testReaders(tool: Tool, readers: readonly ParquetReader[]): void {
   let env: TestEnv;
   let lab: ArtifactLab;
@@ -79,9 +114,11 @@ export function testReaders(tool: Tool, readers: readonly ParquetReader[]): void
     await lab?.[Symbol.asyncDispose]();
     await env?.[Symbol.asyncDispose]();
   });
-  givenTool(tool).test(`${readers.join(', ')}: every column of every dataset in both modes is the answer`, async () => {
-    const cases = await exportedWorlds(lab, env.dir);
-    expect(cases.length).toBe(2 * DATASETS.size);
+  const name = `${readers.join(', ')}: every column of every dataset in both modes is the answer, and generated rows are equal`;
+  givenTool(tool).test(name, async () => {
+    const exported = await exportedWorlds(lab, env.dir);
+    expect(exported.length).toBe(2 * DATASETS.size);
+    const cases = [...exported, ...(await generatedFiles(env.dir))];
     const { equal, faults, versions } = await readParquet(tool, readers, cases);
     expect(faults).toEqual([]);
     const columns = cases.reduce((sum, { fields }) => sum + fields.length, 0);

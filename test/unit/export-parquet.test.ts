@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { BackpressureGate, FileSink } from '../../serving/exports/artifact/file-sink.ts';
+import { FileSink } from '../../serving/exports/artifact/file-sink.ts';
 import { formatOf } from '../../serving/exports/artifact/files.ts';
 import { GROUP_ROWS, GROUP_TEXT_BYTES } from '../../serving/exports/artifact/parquet-file.ts';
 import { type Column, cellOf } from '../../serving/render/cells.ts';
@@ -18,6 +18,7 @@ import {
   writeRow,
 } from '../support/generated-rows.ts';
 import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
+import { writeParquet } from '../support/write-parquet.ts';
 
 let dir: string;
 let duck: DuckDb;
@@ -33,34 +34,8 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-async function written(generated: GeneratedRows, facts: Record<string, string> = {}): Promise<string> {
-  const path = join(dir, `${files++}.parquet`);
-  // Rows come when they are let.
-  let gate: PromiseWithResolvers<void> | undefined;
-  const brake = new BackpressureGate();
-  brake.flow = { pause: () => (gate = Promise.withResolvers()), resume: () => gate?.resolve() };
-  const onFault = (error: unknown) => {
-    throw error;
-  };
-  await using sink = await FileSink.create(path, { buffers: new BufferPool(), flow: brake.createReason(), onFault });
-  const { shape } = generated;
-  await using writer = formatOf('parquet', 'zstd').open({
-    sink,
-    flow: brake.createReason(),
-    shape,
-    facts,
-    onFault,
-    buffers: new BufferPool(),
-  });
-  for (const row of generated.rows) {
-    writeRow(writer, shape, row);
-    if (shape.hiddenFirst) writer.resolve(row.toMs);
-    await gate?.promise;
-  }
-  await writer.close();
-  await sink.finish();
-  return path;
-}
+const written = (generated: GeneratedRows, facts: Record<string, string> = {}): Promise<string> =>
+  writeParquet(join(dir, `${files++}.parquet`), generated, { facts });
 
 const columnOf = (name: string, dtype: Dtype, pg: PgType, nullable = false): Column => ({
   field: { name, dtype, pg, nullable, doc: '', sql: '', columns: [] },
