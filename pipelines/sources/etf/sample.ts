@@ -110,7 +110,7 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
     [
       '\uFEFFiShares Bitcoin Trust ETF',
       `Fund Holdings as of,"${fund.asOf}"`,
-      'Inception Date,"Jan 05, 2024"',
+      'Inception Date,"Jan 01, 2024"',
       `Shares Outstanding,"${grouped(fund.sharesOutstanding)}"`,
       '\u00a0',
       'Ticker,Name,Sector,Asset Class,Market Value,Weight (%),Notional Value,Quantity,Market Currency,Accrual Date',

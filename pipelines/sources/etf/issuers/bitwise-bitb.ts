@@ -2,7 +2,7 @@
 import Big from 'big.js';
 import { compareStated } from '../parse/checks.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { isBitcoin, onlyBitcoin, sum, unreadable } from '../parse/fields.ts';
+import { isBitcoin, onlyBitcoin, shown, sum, unreadable } from '../parse/fields.ts';
 import { JsonPath, oneDay, parseJson, refuseForeign, refuseOther } from '../parse/tables.ts';
 import type { Issuer } from './issuer.ts';
 
@@ -32,6 +32,9 @@ export const bitwiseBitb: Issuer = {
     const wallets = data.at('wallets', 'walletBalances').list(MAX_WALLETS);
     const reserves = props.at('proofOfReservesSnapshotData');
     refuseOther('BITB', props, props.at('fundData'), data, details, data.at('holdings'));
+    const reserved = reserves.at('fundName');
+    if (reserved.exists && reserved.text() !== null && reserved.text() !== 'BITB')
+      throw unreadable(`the reserves are those of ${shown(reserved.value)}, not of BITB`);
     const [netAssets, count] = [details.at('netAssets').number(), details.at('numHoldings').number()];
     const holdings = basket.map((row) => ({ at: row.path, value: row.at('marketValue').number() }));
     compareStated({ holdings, count, netAssets });

@@ -9,6 +9,9 @@ const PATH = '/us/products/333011/fund/1467271812596.ajax?dataType=fund&fileName
 /** A value is quoted, but for one that a spreadsheet has saved again. */
 const AS_OF = /^"?Fund Holdings as of"?,(?:"([^"]*)"|([^",\n]*)),*$/m;
 const SHARES = /^"?Shares Outstanding"?,(?:"([^"]*)"|([^",\n]*)),*$/m;
+const INCEPTION = /^"?Inception Date"?,(?:"([^"]*)"|([^",\n]*)),*$/m;
+/** Columns without numbers: one that has them is another column under this name. */
+const TEXTS = ['Name', 'Sector', 'Asset Class', 'Market Currency'];
 /** The first line. Files before 2025 have the shorter name. */
 const TITLE = /^"?iShares Bitcoin Trust(?: ETF)?"?[\s,]*$/;
 
@@ -39,12 +42,17 @@ export const isharesIbit: Issuer = {
     if (!TITLE.test(title)) throw unreadable(`the fund is ${shown(title)}, not "iShares Bitcoin Trust ETF"`);
     const { table, line } = tableOf(text);
     const { rows } = parseTable(table, line);
-    const bitcoin = holdingOf(onlyBitcoin(rows, (row) => isBitcoin(row.cell('Name'), row.cell('Ticker'))));
+    for (const row of rows) for (const name of TEXTS) requireText(row, name);
+    const bitcoinRow = onlyBitcoin(rows, (row) => isBitcoin(row.cell('Name'), row.cell('Ticker')));
+    const bitcoin = holdingOf(bitcoinRow);
     const cash = rows.find((row) => /cash/i.test(row.cell('Name')) || row.cell('Ticker').trim() === 'USD');
     const holdings = rows.map(holdingOf);
-    compareStated({ holdings });
+    // Of cash the issuer's files state a price per hundred.
+    compareStated({ holdings: holdings.map((one, at) => (rows[at] === bitcoinRow ? one : { ...one, price: null })) });
+    const asOf = parseAsOf(labelled(text, AS_OF, 'Fund Holdings as of'), 'Fund Holdings as of');
+    refuseBefore(INCEPTION.exec(text), asOf);
     return {
-      as_of_date: parseAsOf(labelled(text, AS_OF, 'Fund Holdings as of'), 'Fund Holdings as of'),
+      as_of_date: asOf,
       btc_units: bitcoin.units,
       btc_market_value_usd: bitcoin.value,
       btc_weight_pct: bitcoin.weight,
@@ -71,6 +79,19 @@ function holdingOf(row: TableRow) {
     weight: number(row.cell('Weight (%)'), 'Weight (%)'),
     price: price === undefined ? null : number(price, 'Price'),
   };
+}
+
+function requireText(row: TableRow, name: string): void {
+  const text = row.optional(name)?.trim() ?? '';
+  if (/^[\d.,]+$/.test(text)) throw unreadable(`${name}, line ${row.line}, is a number: ${shown(text)}`);
+}
+
+/** No holdings are of a day before the fund's first: the two dates would be exchanged. */
+function refuseBefore(inception: RegExpExecArray | null, day: string): void {
+  const first = (inception?.[1] ?? inception?.[2])?.trim();
+  if (first === undefined || first === '' || first === '-') return;
+  if (day < parseAsOf(first, 'Inception Date'))
+    throw unreadable(`Fund Holdings as of is ${day}, before the Inception Date ${first}`);
 }
 
 const titleOf = (text: string) => text.split('\n', 1)[0];

@@ -1,7 +1,7 @@
 /** The facts that a fund states about one day, and the metrics derived from them. */
 import Big from 'big.js';
 import { shown, unreadable } from './fields.ts';
-import { Printed } from './printed.ts';
+import { Printed, type Sign } from './printed.ts';
 
 /** A fund holds Bitcoin and perhaps cash; a longer list belongs to another document. */
 export const MAX_HOLDINGS = 1000;
@@ -16,6 +16,10 @@ interface FactRule {
   readonly signed?: true;
   /** Describes the page, not the fund: it changes from fetch to fetch and creates no new record. */
   readonly passing?: true;
+  /** Has no fraction. */
+  readonly whole?: true;
+  /** What the text looks like; another one is another field's. */
+  readonly form?: RegExp;
   readonly doc: string;
 }
 
@@ -50,7 +54,7 @@ export const FACTS = {
     signed: true,
     doc: 'The cash row of the list; negative for an overdraft, null without the row.',
   },
-  shares_outstanding: { kind: 'number', unit: 'COUNT', doc: 'Shares of the fund.' },
+  shares_outstanding: { kind: 'number', unit: 'COUNT', whole: true, doc: 'Shares of the fund.' },
   nav_per_share_usd: {
     kind: 'number',
     unit: 'USD',
@@ -91,8 +95,13 @@ export const FACTS = {
   },
   btc_price_usd: { kind: 'number', unit: 'USD', doc: 'Bitcoin price behind the market value.' },
   holdings_download_url: { kind: 'text', unit: null, doc: 'Download address of the list.' },
-  source_cusip: { kind: 'text', unit: null, doc: 'CUSIP of the fund; for HODL of the holding.' },
-  source_isin: { kind: 'text', unit: null, doc: 'ISIN of the fund.' },
+  source_cusip: {
+    kind: 'text',
+    unit: null,
+    form: /^(?:[0-9A-Z*@#]{9}|\D*)$/,
+    doc: 'CUSIP of the fund; for HODL of the holding.',
+  },
+  source_isin: { kind: 'text', unit: null, form: /^[A-Z]{2}[0-9A-Z]{9}\d$/, doc: 'ISIN of the fund.' },
   source_fund_id: { kind: 'text', unit: null, doc: "The issuer's number of the fund." },
 } as const satisfies Record<string, FactRule>;
 
@@ -119,7 +128,7 @@ export function metricsOf(facts: Facts): Metric[] {
     const value = facts[name];
     const rule: FactRule = FACTS[name];
     if (rule.required && (value === undefined || value === null)) throw unreadable(`${name} is missing`);
-    return value === undefined ? [] : [metricOf(name, rule, value instanceof Printed ? value.value : value)];
+    return value === undefined ? [] : [metricOf(name, rule, value)];
   });
   const observed: Metric = {
     name: 'observed_at_utc',
@@ -130,13 +139,28 @@ export function metricsOf(facts: Facts): Metric[] {
   return [...metrics, observed].sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
-function metricOf(name: FactName, { kind, unit, signed }: FactRule, value: Big | string | null): Metric {
-  if (value === null) return { name, unit, kind: 'null', text: null };
-  if (kind === 'text') return { name, unit, kind: 'string', text: String(value) };
+/** The unit of numbers that are printed with a sign. A figure with another one is another figure. */
+const UNITS: Readonly<Record<Sign, string>> = { $: 'USD', '%': 'PCT' };
+
+function metricOf(
+  name: FactName,
+  { kind, unit, signed, whole, form }: FactRule,
+  stated: Printed | Big | string | null,
+): Metric {
+  if (stated === null) return { name, unit, kind: 'null', text: null };
+  if (kind === 'text') {
+    const text = String(stated);
+    if (form && !form.test(text)) throw unreadable(`${name} is not in its form: ${shown(text)}`);
+    return { name, unit, kind: 'string', text };
+  }
+  const { value, sign } = stated instanceof Printed ? stated : { value: stated };
   if (!(value instanceof Big)) throw unreadable(`${name} is not a number: ${shown(value)}`);
+  if (sign !== undefined && unit !== UNITS[sign])
+    throw unreadable(`${name} is printed with a ${sign}, so it is another figure: ${value.toFixed()}`);
   if (value.lt(0) && !signed) throw unreadable(`${name} is negative: ${value.toFixed()}`);
+  if ((kind === 'integer' || whole) && !value.eq(value.round(0)))
+    throw unreadable(`${name} is not a whole number: ${value.toFixed()}`);
   if (kind === 'number') return { name, unit, kind: 'float', text: value.toFixed() };
-  if (!value.eq(value.round(0))) throw unreadable(`${name} is not a whole number: ${value.toFixed()}`);
   if (name === 'holdings_row_count' && value.gt(MAX_HOLDINGS)) throw unreadable(`${name} is ${value.toFixed()}`);
   return { name, unit, kind: 'int', text: value.toFixed(0) };
 }

@@ -5,7 +5,7 @@
 
 import Big from 'big.js';
 import { TidemarkError } from '../../../../shared/errors.ts';
-import { Printed } from './printed.ts';
+import { Printed, type Sign } from './printed.ts';
 
 /** The error for a document that its parser does not understand; `what` names the field, label or line. */
 export function unreadable(what: string, cause?: unknown): TidemarkError {
@@ -63,7 +63,13 @@ export function parseNumber(text: string, field: string): Printed | null {
     ? boundedDecimal(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''))
     : undefined;
   if (value === undefined) throw unreadable(`${field} is not a number: ${shown(text)}`);
-  return Printed.rounded(bracketed || (signs !== '' && signs !== '+') ? value.neg() : value, lastPlace(digits));
+  const signed = bracketed || (signs !== '' && signs !== '+') ? value.neg() : value;
+  return Printed.rounded(signed, lastPlace(digits), signOf(trimmed));
+}
+
+function signOf(text: string): Sign | undefined {
+  if (text.includes('$')) return '$';
+  return text.endsWith('%') ? '%' : undefined;
 }
 
 /** The exponent of ten of the last digit: -2 for `1,234.50`, 7 for `1.45e9`. */

@@ -12,21 +12,27 @@ Quotient.DP = 40;
 /** Decimal digits that a double keeps. */
 const EXACT_DIGITS = 15;
 
+/** What a number is printed with: it says in which unit the number is. */
+export type Sign = '$' | '%';
+
 export class Printed {
   readonly value: Big;
   readonly low: Big;
   readonly high: Big;
+  /** Not of what is computed. */
+  readonly sign?: Sign;
 
-  constructor(value: Big, low: Big = value, high: Big = value) {
+  constructor(value: Big, low: Big = value, high: Big = value, sign?: Sign) {
+    this.sign = sign;
     this.value = value;
     this.low = low;
     this.high = high;
   }
 
   /** @param place the exponent of ten of the last printed digit; the number is rounded to it. */
-  static rounded(value: Big, place: number): Printed {
+  static rounded(value: Big, place: number, sign?: Sign): Printed {
     const half = new Big(`5e${place - 1}`);
-    return new Printed(value, value.minus(half), value.plus(half));
+    return new Printed(value, value.minus(half), value.plus(half), sign);
   }
 
   /**
