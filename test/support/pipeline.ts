@@ -50,10 +50,15 @@ export async function writeDocument(base: string, period: string, csv: string | 
   const sha256 = createHash('sha256').update(zip).digest('hex');
   await mkdir(dirname(path), { recursive: true });
   const { checksum = `${sha256}  ${SYMBOL}-trades-${period}.zip\n` } = spec;
-  if (checksum !== null) await writeFile(`${path}.CHECKSUM`, checksum);
-  // There at once, and last: somebody may be asking for it meanwhile.
-  await writeFile(`${path}.part`, zip);
-  await rename(`${path}.part`, path);
+  // Each is there at once, and the archive last: somebody may be asking for them meanwhile.
+  for (const [file, content] of [
+    [`${path}.CHECKSUM`, checksum],
+    [path, zip],
+  ] as const) {
+    if (content === null) continue;
+    await writeFile(`${file}.part`, content);
+    await rename(`${file}.part`, file);
+  }
   return sha256;
 }
 
