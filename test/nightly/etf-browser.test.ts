@@ -18,7 +18,7 @@ const DAY = '2026-03-05';
 function madeByScript(issuers: IssuerServer, ticker: string, page: string): string {
   const body = page.slice(page.indexOf('<body>') + 6, page.indexOf('</body>'));
   issuers.answers.set(`/${ticker}/parts`, JSON.stringify(body));
-  return `<!doctype html><html><head><title>Fund</title></head><body><div id="app">Loading</div>
+  return `<!doctype html><html><head><title>${ticker}</title></head><body><div id="app">Loading</div>
     <script>setTimeout(async () => {
       document.getElementById('app').innerHTML = await (await fetch('/${ticker}/parts')).json();
     }, 200)</script></body></html>`;
@@ -90,7 +90,10 @@ givenTool(CHROMIUM).describe('chromium', () => {
 
   test('a page that is refused and one that never has its table fail, each for itself', async () => {
     issuers.show('GBTC', 429);
-    issuers.show('FBTC', '<!doctype html><html><body><div id="app">Loading</div></body></html>');
+    issuers.show(
+      'FBTC',
+      '<!doctype html><html><head><title>FBTC</title></head><body><div id="app">Loading</div></body></html>',
+    );
     issuers.show('BRRR', 404);
     const units = await unitsOf('GBTC', 'FBTC', 'BRRR');
     expect(units.map(({ partition, code }) => [partition, code])).toEqual([
@@ -100,7 +103,7 @@ givenTool(CHROMIUM).describe('chromium', () => {
     ]);
     expect(units[0].reason).toContain('GBTC: ');
     expect(units[0].reason).toContain('429');
-    expect(units[1].reason).toContain('no label "Net assets"');
+    expect(units[1].reason).toContain('no label "Total bitcoin in fund"');
   });
 
   test('of a page that asks for less the answer that is missing is named', async () => {
