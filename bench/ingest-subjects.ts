@@ -79,11 +79,12 @@ export const SUBJECTS: readonly IngestSubject[] = [
     setting: 'SVC_EXCHANGE_C_BASE_URL',
     async generate(directory, from, to, rowsPerDay) {
       const days = exchangeC.consecutiveDays({ from, to, rowsPerDay, seed: 7 });
-      for (const day of days) await exchangeC.writeDay({ directory, ...day, repeats: 0 });
+      for (const day of days)
+        await exchangeC.writeDay({ directory, ...day, archive: 'trading', rpi: false, repeats: 0 });
       return days.map(({ day }) => day);
     },
     document(vendor, day) {
-      const url = exchangeCSource.archiveUrl(pathToFileURL(join(vendor, '/')), SYMBOL, day);
+      const url = exchangeCSource.archiveUrl(pathToFileURL(join(vendor, '/')), 'trading', SYMBOL, day);
       return opened(openGzip, localPath(url), `${SYMBOL}${day}.csv`);
     },
     async unpack(vendor, day, to) {

@@ -119,7 +119,7 @@ export interface ExchangeBSpotTrades extends Shape {
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. */
+/** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. */
 export interface ExchangeCSpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -136,7 +136,7 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly datetime: string;
     /** Symbol, `<BASE><QUOTE>`. */
     readonly symbol: string;
-    /** Match id of the exchange, `m-<digits>`. */
+    /** Match id of the exchange, `m-<trade_id>`. */
     readonly trd_match_id: string;
     /** The taker's side: `buy` or `sell`. */
     readonly side: string;
@@ -144,13 +144,13 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly size: number;
     /** Quote quantity, equal to `foreign_notional`. Unit: quote. */
     readonly quote_quantity: number;
-    /** Price direction against the previous trade, as the source states it. */
+    /** `PlusTick` or `MinusTick` where the price differs from that of the day's trade before, `ZeroPlusTick` or `ZeroMinusTick` after it, empty until the day's first change. */
     readonly tick_direction: string;
-    /** Gross value as the source states it, 1e-8 of the quote unit. */
+    /** Quote quantity in 1e-8 of the quote unit: exact product, rounded once. */
     readonly gross_value: number;
-    /** Base quantity as the source states it. Unit: base. */
+    /** Base quantity, equal to `size`. Unit: base. */
     readonly home_notional: number;
-    /** Quote quantity as the source states it. Unit: quote. */
+    /** price x size, multiplied exactly and rounded once. Unit: quote. */
     readonly foreign_notional: number;
   };
   readonly aligned_1s: {
@@ -804,7 +804,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_b/spot/klines', request, options);
   }
 
-  /** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. POST /v1/historical/exchange_c/spot/trades */
+  /** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. POST /v1/historical/exchange_c/spot/trades */
   get_exchange_c_spot_trades<M extends Mode = 'native', F extends keyof ExchangeCSpotTrades[M] & string = never>(
     request: Common<ExchangeCSpotTrades, M, F> & TradesOnly = {},
     options?: Options,

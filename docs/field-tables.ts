@@ -97,8 +97,8 @@ function factsOf(dataset: DatasetDefinition): ByMode {
   });
 }
 
-const line = ({ name, dtype, nullable, unit, doc }: Field) =>
-  `- \`${name}\` ${dtype}${nullable ? '?' : ''}${unit ? ` ${unit}` : ''}: ${doc}`;
+const line = ({ name, dtype, nullable, unit, computed, doc }: Field) =>
+  `- \`${name}\` ${dtype}${nullable ? '?' : ''}${unit ? ` ${unit}` : ''}${computed ? ', computed' : ''}: ${doc}`;
 
 const byMode = <T>(of: (mode: Mode) => T): Readonly<Record<Mode, T>> => ({
   native: of('native'),

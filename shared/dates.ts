@@ -17,6 +17,7 @@ const LEAP_YEAR = String.raw`(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468]
 export const DAY_PATTERN = String.raw`(?!0000)(?:\d{4}-(?:${LONG_MONTH}|${SHORT_MONTH}|${FEBRUARY})|${LEAP_YEAR}-02-29)`;
 
 export const DAY = new RegExp(`^${DAY_PATTERN}$`);
+export const DAY_RULE = 'must be a day, YYYY-MM-DD';
 
 /** Epoch ms of a `YYYY-MM-DD` from 0001-01-01 on; undefined for days such as 2024-02-30. PostgreSQL has no year 0. */
 export function parseDay(text: string): number | undefined {

@@ -224,7 +224,7 @@ export const ERROR_CODES = {
     remedy: 'Repair what the message names, then run the same command again. What the log already holds is not lost.',
   },
   EVENT_UNKNOWN: { transient: false, remedy: 'Check the offset; `./tidemark status` shows what is proved.' },
-  EVENT_AMBIGUOUS: { transient: false, remedy: 'Name the partition with --partition.' },
+  EVENT_AMBIGUOUS: { transient: false, remedy: 'Name the day with --date, or the partition with --partition.' },
   PUBLISHER_LEASE_HELD: {
     transient: true,
     remedy: 'The process that the message names is publishing this dataset; wait for it, or stop it.',

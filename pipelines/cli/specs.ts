@@ -260,7 +260,10 @@ export const status: CommandSpec = {
 export const event: CommandSpec = {
   name: 'event',
   positionals: ['dataset', 'offset'],
-  options: { partition: { type: 'string', doc: 'The partition, when several hold the offset.' } },
+  options: {
+    date: { type: 'string', doc: 'The file day of a trade, YYYY-MM-DD: ids of exchange C begin anew every day.' },
+    partition: { type: 'string', doc: 'The partition, when several hold the offset.' },
+  },
   doc: "Shows one event's vendor bytes and their sha256, read from the log, and the document they came from.",
 };
 

@@ -147,7 +147,7 @@ export class PartitionLoad {
     const body = this.#assembler.take(header, raw);
     let ranges: ValueRanges | undefined;
     if (body) {
-      const { copy, rows } = this.#rows.rows(body, header.rows);
+      const { copy, rows } = this.#rows.rows(body, header.rows, header);
       if (rows !== header.rows) {
         throw new TidemarkError(
           'LOG_FRAME_CORRUPT',

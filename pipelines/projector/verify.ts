@@ -347,7 +347,7 @@ async function logDigests(
     events.update(frame.raw);
     const body = assembler.take(frame.header, frame.raw);
     if (!body) continue;
-    const { copy } = rows.rows(body, frame.header.rows);
+    const { copy } = rows.rows(body, frame.header.rows, frame.header);
     digest.update(copy);
     logged.update(copy);
   }

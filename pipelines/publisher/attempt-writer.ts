@@ -89,7 +89,7 @@ export class AttemptWriter {
   }
 
   async #encodeFrame(run: EventRun, frame: number): Promise<Buffer> {
-    const { part, parts } = run;
+    const { part, parts, written } = run;
     const message = await encodeMessage<FrameHeader>(
       {
         kind: 'frame',
@@ -100,6 +100,7 @@ export class AttemptWriter {
         last_offset: run.last_offset,
         first_ms: run.first_ms,
         last_ms: run.last_ms,
+        ...written,
         ...(part === undefined ? {} : { part, parts }),
         ...(this.#of.synthetic ? { synthetic: true } : {}),
       },

@@ -5,6 +5,7 @@
  */
 import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
+import type { WrittenAs } from '../../shared/frame/codec.ts';
 import type { ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import type { SecondsRule, StoredColumn } from '../../shared/registry/definition.ts';
@@ -334,10 +335,10 @@ export interface PartitionWindow extends TimeWindow {
 export interface RowProjector {
   /**
    * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is their
-   * expected number; `copy` is valid until the third call after. @throws TidemarkError LOG_FRAME_CORRUPT when the
-   * number differs.
+   * expected number, and `written` the frame's header; `copy` is valid until the third call after.
+   * @throws TidemarkError LOG_FRAME_CORRUPT when the number differs.
    */
-  rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
+  rows(raw: Buffer, rows: number, written?: WrittenAs): { readonly copy: Buffer; readonly rows: number };
 }
 
 /** The rows of the tables of kept klines, without header and trailer, in the order of size and time. */

@@ -8,6 +8,7 @@
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { ErrorCode } from '../../shared/errors.ts';
+import type { WrittenAs } from '../../shared/frame/codec.ts';
 import type { DocumentFacts, PartitionFacts, SourceFacts } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
@@ -29,6 +30,7 @@ export interface EventRun {
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
+  readonly written?: WrittenAs;
   /** `raw` is piece `part`, from 1, of a record that takes `parts` frames; the last piece counts the row. */
   readonly part?: number;
   readonly parts?: number;

@@ -117,6 +117,12 @@ const field = z.strictObject({
   dtype: z.enum(DTYPES).describe('Type of the values in answers.'),
   nullable: flag('Whether values may be null.'),
   unit: z.string().nullable().describe('Unit of the value, if it has one.'),
+  computed: z
+    .literal(true)
+    .optional()
+    .describe(
+      'Present where the vendor’s file of trades does not state the value: it is computed from what the file states.',
+    ),
   doc: textField('Meaning of the field.'),
   known: z
     .enum(Object.keys(KNOWN) as (keyof typeof KNOWN)[])
@@ -227,13 +233,14 @@ function declareMode(definition: DatasetDefinition, of: Mode): z.input<typeof mo
 }
 
 function declareField(definition: DatasetDefinition, of: Mode, declared: Field): z.input<typeof field> {
-  const { name, dtype, nullable, unit, doc } = declared;
+  const { name, dtype, nullable, unit, computed, doc } = declared;
   const frame = frameFields(definition).find((one) => one.field.name === name && isRead(definition, one.mode, of));
   return {
     name,
     dtype,
     nullable,
     unit: unit ?? null,
+    ...(computed && { computed }),
     doc,
     known: KNOWN_OF[definition.partition.kind],
     carried: !definition.trades,

@@ -1,7 +1,14 @@
 /** GET /v1/lineage/{dataset}/{offset}: traces one event back to its source's bytes, their document and the proof. */
 import { z } from 'zod';
+import { DAY, DAY_RULE, unlessInCalendar } from '../../shared/dates.ts';
 import { codeOf } from '../../shared/errors.ts';
-import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
+import {
+  AmbiguousEvent,
+  dateFault,
+  type FoundEvent,
+  findEvent,
+  type RunRows,
+} from '../../shared/lineage/find-event.ts';
 import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { STORABLE_TEXT, TEXT_RULE } from '../contract/filters.ts';
@@ -30,6 +37,11 @@ interface LineageDeps {
 }
 
 const parameters = z.strictObject({
+  date: z
+    .string()
+    .regex(DAY, { error: ({ input }) => `${DAY_RULE}${unlessInCalendar(input)}` })
+    .optional()
+    .describe('The file day of a trade, `YYYY-MM-DD`: ids of exchange C begin anew every day.'),
   partition: z
     .string()
     .min(1, { error: 'must name a partition' })
@@ -49,7 +61,10 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
       requireJson(request);
       const dataset = datasetParam(params.dataset);
       caller.requireDatasets([dataset.key]);
-      const { partition } = queryParams(url, parameters);
+      const { date, partition: named } = queryParams(url, parameters);
+      const fault = date === undefined ? undefined : dateFault(dataset, date, named);
+      if (fault !== undefined) throw contractProblem([{ pointer: '?date', message: fault }]);
+      const partition = date ?? named;
       if (!STORABLE_TEXT.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
@@ -143,6 +158,8 @@ const PROBLEM_OF: Readonly<Record<string, { readonly code: ProblemCode; readonly
   },
 };
 
+/** The most days that a message names; `partitions` has more. */
+const MAX_SHOWN_DAYS = 10;
 /** The most characters of the caller's text that a message quotes. */
 const MAX_ECHO = 80;
 
@@ -161,7 +178,9 @@ function toProblem(error: unknown, dataset: DatasetDefinition, partition: string
   if (error instanceof AmbiguousEvent) {
     return new Problem(
       'LINEAGE_OFFSET_AMBIGUOUS',
-      'Several partitions hold this offset. Choose one of them with ?partition=.',
+      dataset.partition.kind === 'file_day'
+        ? `Several days have this offset: ${error.partitions.slice(0, MAX_SHOWN_DAYS).join(', ')}${error.partitions.length > MAX_SHOWN_DAYS ? ' and others' : ''}. Choose one of them with ?date=.`
+        : 'Several partitions hold this offset. Choose one of them with ?partition=.',
       {
         members: { partitions: error.partitions },
       },

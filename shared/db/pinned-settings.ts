@@ -85,8 +85,9 @@ export function withPins(
 /** What a manifest says of the settings that its document was selected by. */
 export const statedValues = ({ pinned = {} }: Pick<DatasetDefinition, 'pinned'>, manifest: Manifest): PinnedValues =>
   Object.fromEntries(
-    Object.entries(pinned).flatMap(([name, pattern]) => {
-      const value = manifest.pinned?.[name] ?? pattern.exec(manifest.document.name)?.[1];
+    Object.entries(pinned).flatMap(([name, { pattern, value: named }]) => {
+      const [match, group] = pattern.exec(manifest.document.name) ?? [];
+      const value = manifest.pinned?.[name] ?? (match && (named ?? group));
       return value === undefined ? [] : [[name, value]];
     }),
   );
@@ -147,12 +148,15 @@ export interface Foreign {
 export async function foreignPartitions(client: ClientBase, dataset: DatasetDefinition): Promise<Foreign[]> {
   const found: Foreign[] = [];
   for (const pin of await readPins(client, [dataset])) {
+    const named = dataset.pinned?.[pin.setting];
     const { rows } = await client.query<{ value: string; partitions: number; first: string }>(
       `select value, count(*)::int4 as partitions, min(partition_key) as first from (
-         select partition_key, coalesce(manifest -> 'pinned' ->> $2, substring(manifest -> 'document' ->> 'name' from $3)) as value
+         select partition_key, coalesce(manifest -> 'pinned' ->> $2,
+             case when manifest -> 'document' ->> 'name' ~ $3 then coalesce($5, substring(manifest -> 'document' ->> 'name' from $3)) end
+           ) as value
          from partitions where dataset_id = $1 and state = 'proved' and not synthetic) p
        where value <> $4 group by value order by value`,
-      [dataset.number, pin.setting, dataset.pinned?.[pin.setting].source, pin.value],
+      [dataset.number, pin.setting, named?.pattern.source, pin.value, named?.value],
     );
     found.push(...rows.map((row) => ({ pin, ...row })));
   }

@@ -58,7 +58,15 @@ interface CommonHeader {
   readonly synthetic?: true;
 }
 
-export interface FrameHeader extends CommonHeader {
+/** How lines are written, where that differs between the documents of a dataset. */
+export interface WrittenAs {
+  /** The name of the layout (`EventShape`); absent: the dataset's first. */
+  readonly layout?: string;
+  /** By column, what all rows of the document have and none of its lines states. */
+  readonly constants?: Readonly<Record<string, string>>;
+}
+
+export interface FrameHeader extends CommonHeader, WrittenAs {
   readonly kind: 'frame';
   readonly encoding: 'lines' | 'records';
   /** Events that end in this frame. */
@@ -159,6 +167,7 @@ export function decodeHeader(message: Uint8Array, position: string): Header {
     const isCount = (value: unknown) => Number.isInteger(value) && (value as number) >= 1;
     if (!isCount(header.part) || !isCount(header.parts)) throw corrupt(position, 'its part has no number');
   }
+  if (header.kind === 'frame' && !isByName(header.constants)) throw corrupt(position, 'its constants are not texts');
   return header;
 }
 
@@ -196,6 +205,10 @@ export function freeBody({ buffer, byteLength }: Buffer): void {
   // Buffers of up to half a pool may lie in the pool, which they share with others.
   if (buffer instanceof ArrayBuffer && byteLength > Buffer.poolSize / 2) buffer.transfer(0);
 }
+
+const isByName = (value: unknown): boolean =>
+  value === undefined ||
+  (typeof value === 'object' && value !== null && Object.values(value).every((one) => typeof one === 'string'));
 
 /** A value of a header for messages; a text without its quotes. */
 const shown = (value: unknown): string =>

@@ -3,6 +3,8 @@
  * partition. The operator's command and the HTTP service both use it. A query of the catalog finds the frame, and then one
  * message is read: a few milliseconds at any length of history.
  */
+
+import { DAY_RULE, parseDay, unlessInCalendar } from '../dates.ts';
 import { provingLeafSql } from '../db/partition-changes.ts';
 import type { PartitionRow } from '../db/schema.ts';
 import { TidemarkError } from '../errors.ts';
@@ -10,11 +12,9 @@ import { decodeBody, decodeHeader, type FrameHeader, sha256Hex } from '../frame/
 import type { Manifest } from '../frame/manifest.ts';
 import { findRecord, RecordAssembler } from '../frame/records.ts';
 import type { Recount } from '../proof/recount.ts';
-import type { EventShape, OffsetRule } from '../registry/definition.ts';
+import type { OffsetCell, OffsetRule } from '../registry/definition.ts';
 import { eventId } from '../registry/event-id.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-
-type OffsetCell = Extract<EventShape, { encoding: 'lines' }>['cell'];
 
 const LF = 10;
 const COMMA = 44;
@@ -201,6 +201,15 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
   throw unknown(dataset, offset);
 }
 
+/** Why a caller may not choose an event by this day; undefined: it may. The day is the key of its partition. */
+export function dateFault(dataset: DatasetDefinition, date: string, partition?: string): string | undefined {
+  if (dataset.partition.kind !== 'file_day')
+    return `chooses a file day of trades; ${dataset.key} has none, so name the partition`;
+  if (parseDay(date) === undefined) return `${DAY_RULE}${unlessInCalendar(date)}`;
+  if (partition !== undefined && partition !== date) return 'names another day than the partition: give one of them';
+  return undefined;
+}
+
 /** Several partitions hold the offset; the caller has to name one. */
 export class AmbiguousEvent extends TidemarkError {
   readonly partitions: readonly string[];
@@ -239,7 +248,7 @@ async function readFrom(
     });
   }
   const body = parts.take(frame, await decodeBody(stored, frame, at));
-  const event = body && eventIn(dataset, body, offset);
+  const event = body && eventIn(dataset, body, offset, frame.layout);
   if (!event) return undefined;
   return {
     offset,
@@ -257,9 +266,11 @@ function eventIn(
   dataset: DatasetDefinition,
   raw: Buffer,
   offset: string,
+  layout: string | undefined,
 ): { readonly position: number; readonly payload: Buffer } | undefined {
   const { events } = dataset;
-  return events.encoding === 'lines' ? findLine(raw, offset, events.cell) : findRecord(raw, offset);
+  if (events.encoding === 'records') return findRecord(raw, offset);
+  return findLine(raw, offset, (layout !== undefined && events.layouts?.[layout]) || events.cell);
 }
 
 function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPartition {

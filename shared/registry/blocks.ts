@@ -17,7 +17,7 @@ const NODE = {
   events: { encoding: 'records' },
   sources: ['bitcoin_core'],
   locations: { bitcoin_core: ['SVC_BITCOIN_RPC_URL'] },
-  pinned: { SVC_BITCOIN_NETWORK: /^(.+)-(?:blocks|mempool)-/ },
+  pinned: { SVC_BITCOIN_NETWORK: { pattern: /^(.+)-(?:blocks|mempool)-/ } },
 } as const satisfies Partial<DatasetDefinition>;
 
 export const ofNode = <K extends string>(key: K) => ({

@@ -82,6 +82,8 @@ export interface Field {
   readonly nullable: boolean;
   /** Unit of the value (`ms`, `USDT`, `BTC` ...); absent where the value has none. */
   readonly unit?: string;
+  /** Of a native field of trades: the vendor's file does not state the value; it is computed from what the file states. */
+  readonly computed?: true;
   readonly doc: string;
   /**
    * SQL over the table alias `t` that yields the value; `pg` is the type of the value. A `timestamp_utc` field may be an
@@ -152,10 +154,20 @@ export type PartitionKind =
   /** One mempool snapshot, key = epoch ms; spans count epoch ms. */
   | { readonly kind: 'snapshot' };
 
+/** Where a line has its offset: `column` is the cell's number, `prefix` precedes the offset. */
+export interface OffsetCell {
+  readonly column: number;
+  readonly prefix: string;
+}
+
 /** How a frame of the log holds events. */
 export type EventShape =
-  /** Lines of text without LF. One cell holds the offset: `column` is its number in the line, `prefix` precedes the offset. */
-  | { readonly encoding: 'lines'; readonly cell: { readonly column: number; readonly prefix: string } }
+  /** Lines of text without LF. One cell holds the offset; `layouts`: where it is in frames whose header names another layout. */
+  | {
+      readonly encoding: 'lines';
+      readonly cell: OffsetCell;
+      readonly layouts?: Readonly<Record<string, OffsetCell>>;
+    }
   /** Any bytes; each event is stored with its offset (shared/frame/records.ts). */
   | { readonly encoding: 'records' };
 
@@ -266,6 +278,13 @@ export type DatasetKind =
   | 'bitcoin_stream'
   | 'bitcoin_derived';
 
+/** A pattern for names of documents. PostgreSQL reads it, too. */
+export interface NamedBy {
+  readonly pattern: RegExp;
+  /** The value of every document whose name matches. Absent: the pattern's first group is the value. */
+  readonly value?: string;
+}
+
 export interface DatasetDefinition {
   /** A stable small number, never reused: it is the key in storage and part of event ids. */
   readonly number: number;
@@ -282,10 +301,10 @@ export interface DatasetDefinition {
   readonly locations: Readonly<Record<string, readonly string[]>>;
   /**
    * The settings that select what is read of the sources, wherever it lies. The first proof of what a source published pins
-   * their values (shared/db/pinned-settings.ts). Each with the pattern by which a document's name states the value in its first
-   * group: manifests of earlier releases do not name it. PostgreSQL reads the patterns, too.
+   * their values (shared/db/pinned-settings.ts). Each with what the name of a document says of the value, because manifests of
+   * earlier releases do not state it.
    */
-  readonly pinned?: Readonly<Record<string, RegExp>>;
+  readonly pinned?: Readonly<Record<string, NamedBy>>;
   /** Settings that this dataset adds to those of `shared/config/settings.ts`. */
   readonly settings?: Readonly<Record<string, Setting>>;
   readonly partition: PartitionKind;

@@ -102,11 +102,12 @@ describe('/v1/datasets', () => {
           view_version: shape.view.version,
           order: shape.order,
           series_key: mode === 'native' ? [] : dataset.aligned.seriesKey,
-          fields: shape.fields.map(({ name, dtype, nullable, unit = null, doc }) => ({
+          fields: shape.fields.map(({ name, dtype, nullable, unit = null, computed, doc }) => ({
             name,
             dtype,
             nullable,
             unit,
+            ...(computed && { computed }),
             doc,
             known: KNOWN[dataset.partition.kind],
             carried: dataset.trades === undefined,

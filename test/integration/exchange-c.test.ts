@@ -1,4 +1,4 @@
-/** Exchange C end to end: real servers, the real command, a folder that plays the vendor. */
+/** Exchange C's tree `trading` end to end: real servers, the real command, a folder that plays the vendor. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
@@ -17,6 +17,7 @@ import { tracesOf } from '../support/trades.ts';
 
 /** Several frames, and more rows than a run is first given room for (row-run.ts). */
 const LARGE: ExchangeCDay = {
+  archive: 'trading',
   day: '2024-03-02',
   rows: 80_000,
   seed: 11,
@@ -25,9 +26,19 @@ const LARGE: ExchangeCDay = {
   order: 'shuffled',
   rpi: true,
 };
-const NEXT: ExchangeCDay = { day: '2024-03-03', rows: 10_000, seed: 12, order: 'shuffled', repeats: 0.01 };
+const NEXT: ExchangeCDay = {
+  archive: 'trading',
+  day: '2024-03-03',
+  rows: 10_000,
+  seed: 12,
+  order: 'shuffled',
+  repeats: 0.01,
+};
 const archivePath = (day: string) => `trading/BTCUSDT/BTCUSDT${day}.csv.gz`;
-const envOf = (vendor: string) => ({ SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href });
+const envOf = (vendor: string) => ({
+  SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href,
+  SVC_EXCHANGE_C_ARCHIVE: 'trading',
+});
 const backfill = (system: System, from: string, to = from, env: Record<string, string> = envOf(system.vendor)) =>
   system.run(['backfill', dataset.key, '--from', from, '--to', to], env);
 async function put(system: System, day: string, bytes: Buffer | string | undefined): Promise<void> {
@@ -204,7 +215,14 @@ test('a day whose first row comes again at its end is read again, and proved by 
 }, async () => {
   await using system = await System.create();
   // Seven runs of 4 MiB, so that frames are published before the end.
-  const lines = generateLines({ day: '2024-05-04', rows: 260_000, seed: 1, order: 'ids', repeats: 0 });
+  const lines = generateLines({
+    archive: 'trading',
+    day: '2024-05-04',
+    rows: 260_000,
+    seed: 1,
+    order: 'ids',
+    repeats: 0,
+  });
   lines.push(lines[1]);
   await put(system, '2024-05-04', lines.join(''));
   const { exit, json, stderr } = await backfill(system, '2024-05-04');
@@ -229,7 +247,11 @@ describe('a document that is not right', () => {
   afterAll(() => system[Symbol.asyncDispose]());
 
   test('a day larger than may be sorted is refused by the name of the limit', async () => {
-    await put(system, '2024-05-06', generateLines({ day: '2024-05-06', rows: 12_000, seed: 1 }).join(''));
+    await put(
+      system,
+      '2024-05-06',
+      generateLines({ archive: 'trading', day: '2024-05-06', rows: 12_000, seed: 1 }).join(''),
+    );
     const env = { ...envOf(system.vendor), SVC_EXCHANGE_C_MAX_SORT_BYTES: String(1 << 20) };
     const { exit, json } = await backfill(system, '2024-05-06', '2024-05-06', env);
     expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_TOO_LARGE']);
@@ -237,9 +259,16 @@ describe('a document that is not right', () => {
   });
 
   test('a day with ids missing is published, not proved: quarantined with their names, not served; others go on', async () => {
-    const gap: ExchangeCDay = { day: '2024-05-07', rows: 300, seed: 1, without: [17, 40, 41, 42], order: 'shuffled' };
+    const gap: ExchangeCDay = {
+      archive: 'trading',
+      day: '2024-05-07',
+      rows: 300,
+      seed: 1,
+      without: [17, 40, 41, 42],
+      order: 'shuffled',
+    };
     await writeDay({ directory: system.vendor, ...gap });
-    await writeDay({ directory: system.vendor, day: '2024-05-08', rows: 200, seed: 1 });
+    await writeDay({ directory: system.vendor, archive: 'trading', day: '2024-05-08', rows: 200, seed: 1 });
     const { exit, json } = await backfill(system, gap.day, '2024-05-08');
     expect(exit).toBe(1);
     expect(json.units).toMatchObject([

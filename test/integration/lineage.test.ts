@@ -55,8 +55,8 @@ beforeAll(async () => {
   for (const [index, day] of DAYS.entries()) {
     csv.push(csvOf({ day, rows: ROWS, firstId: 1000 + index * ROWS, seed: index, timeUnit: 'ms' }));
     documents.push(await writeDocument(system.vendor, day, csv[index]));
-    linesOfC.push([...generateLines({ day, rows: 300, seed: index, firstId: 700 })]);
-    const path = join(system.vendor, `trading/BTCUSDT/BTCUSDT${day}.csv.gz`);
+    linesOfC.push([...generateLines({ day, rows: 300, seed: index })]);
+    const path = join(system.vendor, `spot/BTCUSDT/BTCUSDT_${day}.csv.gz`);
     await mkdir(dirname(path), { recursive: true });
     await writeFile(path, gzipSync(linesOfC[index].join('')));
   }
@@ -226,18 +226,34 @@ test('a NUL in the offset of a transaction reached the database, which refused t
 });
 
 describe('an offset that several partitions hold', () => {
-  test('is 409 naming them; ?partition= chooses', async () => {
-    const both = await ask(800, { dataset: C });
+  test('is 409 naming them; ?date= or ?partition= chooses', async () => {
+    const both = await ask(80, { dataset: C });
     expect(outcome(both)).toEqual([409, 'LINEAGE_OFFSET_AMBIGUOUS']);
     expect(both.json.partitions).toEqual(DAYS);
+    expect(both.json.detail).toContain(`${DAYS.join(', ')}. Choose one of them with ?date=`);
     for (const [index, day] of DAYS.entries()) {
-      const { status, json } = await ask(800, { dataset: C, query: `?partition=${day}` });
-      expect(status).toBe(200);
-      expect(linesOfC[index].map((line) => line.trimEnd())).toContain(json.payload_raw.utf8);
-      expect(json.payload_raw.utf8).toContain(',m-800,');
-      expect([json.partition, json.event_id]).toEqual([day, eventId(datasetOf(C), day, '800')]);
+      for (const query of [`?date=${day}`, `?partition=${day}`, `?date=${day}&partition=${day}`]) {
+        const { status, json } = await ask(80, { dataset: C, query });
+        expect(status).toBe(200);
+        expect(json.payload_raw.utf8).toBe(linesOfC[index][80].trimEnd());
+        expect([json.partition, json.event_id]).toEqual([day, eventId(datasetOf(C), day, '80')]);
+      }
     }
-    expect(outcome(await ask(1100, { dataset: C }))).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
+    expect(outcome(await ask(301, { dataset: C }))).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
+  });
+
+  test.each([
+    [C, '?date=2024-01-32', /must be a day, YYYY-MM-DD; the calendar has no 2024-01-32/],
+    [C, '?date=yesterday', /must be a day/],
+    [C, '?date=2024-01-01&partition=2024-01-02', /another day than the partition/],
+    ['bitcoin_block_headers', '?date=2024-01-01', /has none, so name the partition/],
+  ])('of %s is refused a date that chooses nothing: %s', async (dataset, query, message) => {
+    const { status, json } = await ask(80, { dataset, query });
+    expect([status, json.code, json.errors]).toEqual([
+      409,
+      'QUERY_CONTRACT_ERROR',
+      [{ pointer: '?date', message: expect.stringMatching(message) }],
+    ]);
   });
 });
 

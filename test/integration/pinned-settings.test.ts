@@ -53,7 +53,10 @@ describe.each(VENDORS.map((vendor) => [vendor.dataset, vendor] as const))('%s', 
   afterAll(() => system[Symbol.asyncDispose]());
 
   test('what the first proof pinned is refused otherwise, by every command, before its source is asked', async () => {
-    expect(await pins(system)).toEqual([{ setting, value: proved, partition: DAYS[0] }]);
+    const archive = { setting: 'SVC_EXCHANGE_C_ARCHIVE', value: 'spot', partition: DAYS[0] };
+    const isC = dataset === 'exchange_c_spot_trades';
+    const pinned = [...(isC ? [archive] : []), { setting, value: proved, partition: DAYS[0] }];
+    expect(await pins(system)).toEqual(pinned);
     await using server = await startVendorServer(join(system.env.dir, dataset));
     const [location] = Object.keys(vendor.settings('/'));
     // Another address is no other thing to read.
@@ -76,6 +79,7 @@ describe.each(VENDORS.map((vendor) => [vendor.dataset, vendor] as const))('%s', 
     }
     expect(server.requests()).toEqual([]);
     expect((await system.run(['status', dataset], { [setting]: other })).json.datasets[0].pinned).toEqual([
+      ...(isC ? [{ setting: archive.setting, value: archive.value, given: null }] : []),
       { setting, value: proved, given: other },
     ]);
     // The same value is no other, and one that is not given is the pinned one.
@@ -88,6 +92,7 @@ describe.each(VENDORS.map((vendor) => [vendor.dataset, vendor] as const))('%s', 
     }
     expect(server.requests().length).toBeGreaterThan(0);
     expect((await system.run(['status', dataset])).json.datasets[0].pinned).toEqual([
+      ...(isC ? [{ setting: archive.setting, value: archive.value, given: null }] : []),
       { setting, value: proved, given: null },
     ]);
   });

@@ -2,6 +2,7 @@
 import { tmpdir } from 'node:os';
 import { openScratch } from '../../pipelines/sources/documents/fetch.ts';
 import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
+import { TradingRows } from '../../pipelines/sources/exchange_c/trading.ts';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
@@ -19,9 +20,9 @@ const PLACES: Readonly<Record<string, (index: number) => number>> = {
 
 const window = { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) };
 const place = PLACES[process.argv[2]];
-using decoder = new ExchangeCDecoder({
-  document: 'day.csv.gz',
-  symbol: 'BTCUSDT',
+const document = 'day.csv.gz';
+using decoder = new ExchangeCDecoder(new TradingRows({ document, symbol: 'BTCUSDT', window }), {
+  document,
   window,
   frameRawBytes: 1 << 20,
   maxHeldBytes: 2 ** 40,

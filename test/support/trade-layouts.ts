@@ -10,8 +10,12 @@ import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { ExchangeARowProjector } from '../../pipelines/sources/exchange_a/project.ts';
 import { ExchangeBDecoder } from '../../pipelines/sources/exchange_b/decode.ts';
 import { ExchangeBRowProjector } from '../../pipelines/sources/exchange_b/project.ts';
-import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
-import { ExchangeCRowProjector } from '../../pipelines/sources/exchange_c/project.ts';
+import { type DayRows, ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
+import { SpotRowProjector } from '../../pipelines/sources/exchange_c/project-spot.ts';
+import { TradingRowProjector } from '../../pipelines/sources/exchange_c/project-trading.ts';
+import type { SortedRowsOptions } from '../../pipelines/sources/exchange_c/sorted-rows.ts';
+import { SpotRows } from '../../pipelines/sources/exchange_c/spot.ts';
+import { TradingRows } from '../../pipelines/sources/exchange_c/trading.ts';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
@@ -263,6 +267,23 @@ const largeDecimal = fc.oneof(
   fc.bigInt({ min: 1n, max: 2n ** 62n }).map(String),
   fc.tuple(fc.integer({ min: 1, max: 9999 }), fc.integer({ min: 0, max: 14 })).map(([n, e]) => `${n / 1000}e+${e}`),
 );
+const rowsOfC = (document: string, day: string) => ({
+  document,
+  symbol: 'BTCUSDT',
+  window: partitionOf('exchange_c_spot_trades', day),
+});
+const decoderOfC = (
+  rows: DayRows,
+  { frameRawBytes, day, ...sorting }: { frameRawBytes: number; day: string } & Omit<SortedRowsOptions, 'openScratch'>,
+) =>
+  new ExchangeCDecoder(rows, {
+    document: rows.reader.document,
+    window: partitionOf('exchange_c_spot_trades', day),
+    frameRawBytes,
+    maxHeldBytes: 1 << 30,
+    limitName: 'THE_LIMIT',
+    sorting: { openScratch: () => openScratch(tmpdir()), ...sorting },
+  });
 export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) => ({
   document: `BTCUSDT${DAY}.csv.gz`,
   headers: [HEADER_C, `${HEADER_C},RPI`],
@@ -282,16 +303,8 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
     { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
   ],
   decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
-    new ExchangeCDecoder({
-      document: `BTCUSDT${day}.csv.gz`,
-      symbol: 'BTCUSDT',
-      window: partitionOf('exchange_c_spot_trades', day),
-      frameRawBytes,
-      maxHeldBytes: 1 << 30,
-      limitName: 'THE_LIMIT',
-      sorting: { openScratch: () => openScratch(tmpdir()), runBytes, isUnordered },
-    }),
-  projector: (day = DAY) => new ExchangeCRowProjector(partitionOf('exchange_c_spot_trades', day)),
+    decoderOfC(new TradingRows(rowsOfC(`BTCUSDT${day}.csv.gz`, day)), { frameRawBytes, day, runBytes, isUnordered }),
+  projector: (day = DAY) => new TradingRowProjector(partitionOf('exchange_c_spot_trades', day)),
   row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
     cellsOf(
       [
@@ -340,7 +353,81 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
   idFacts: () => ({ gaps: 0, repeats_dropped: 0 }),
 }));
 
-export const LAYOUTS = [EXCHANGE_A, EXCHANGE_B, EXCHANGE_C];
+const HEADER_C_SPOT = 'id,timestamp,price,volume,side';
+/** Files of the tree `spot`. What their rows do not state is computed here with BigInts, row by row. */
+export const EXCHANGE_C_SPOT = layout('exchange_c_spot_trades', ({ fromMs }) => ({
+  document: `BTCUSDT_${DAY}.csv.gz`,
+  headers: [HEADER_C_SPOT, `${HEADER_C_SPOT},rpi`],
+  columns: [
+    { name: 'id', bad: [...NO_ID, '0'] },
+    { name: 'timestamp', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
+    { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
+    { name: 'volume', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
+    { name: 'side', bad: NO_SIDE },
+  ],
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
+    decoderOfC(new SpotRows(rowsOfC(`BTCUSDT_${day}.csv.gz`, day)), { frameRawBytes, day, runBytes, isUnordered }),
+  projector: (day = DAY) => new SpotRowProjector(partitionOf('exchange_c_spot_trades', day), 'BTCUSDT'),
+  row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
+    cellsOf([`${id}`, `${ms}`, '78580.8', '0.000160', 'buy'], changed),
+  lines: (decimals, limits = LIMITS) =>
+    listOf(
+      fc.record({
+        us: offsetUs,
+        side: fc.constantFrom('Buy', 'Sell', 'buy', 'SELL'),
+        quantity: fc.oneof({ weight: 9, arbitrary: decimals }, fc.constantFrom('0', '0.0', '0e3')),
+        // Now and then the price of another row.
+        price: fc.oneof(
+          { weight: 3, arbitrary: decimals },
+          fc.constantFrom('42000.1', '42000.10', '42000.2', '4.20001e4'),
+        ),
+      }),
+      fc.constant(1),
+      limits,
+      ({ us, side, ...values }, id) => {
+        const ms = fromMs + Math.floor(us / 1000);
+        const large = Number(values.price) * Number(values.quantity) > 9e10;
+        const { price, quantity } = large ? { price: '0.1', quantity: '1e-05' } : values;
+        const quote = exactDecimal(price) * exactDecimal(quantity);
+        const [foreign, gross] = [fixed(String(quote), 60), fixed(String(quote * 10n ** 8n), 60)];
+        const texts = [
+          `${ms}`,
+          `${id}`,
+          price,
+          quantity,
+          gross,
+          quantity,
+          foreign,
+          side.toLowerCase(),
+          '',
+          'BTCUSDT',
+          `m-${id}`,
+        ];
+        return { line: [id, ms, price, quantity, side].join(','), id, ms, price, quantity, quote, texts };
+      },
+    ).map(withTicks),
+  // Every day begins at 1.
+  idFacts: ([{ id }]) => ({
+    gaps: id - 1,
+    missing_offsets: id === 1 ? undefined : [id === 2 ? '1' : `1..${id - 1}`],
+    repeats_dropped: 0,
+  }),
+}));
+
+/** With the tick direction of each row, in the order of ids. */
+function withTicks(list: readonly TradeLine[]): TradeLine[] {
+  let last: 'Plus' | 'Minus' | undefined;
+  return list.map((row, index) => {
+    const [before, price] = [list[index - 1] ?? row, row].map((one) => Number(one.price));
+    if (price !== before) last = price > before ? 'Plus' : 'Minus';
+    const tick = last === undefined ? '' : `${price === before ? 'Zero' : ''}${last}Tick`;
+    return { ...row, texts: row.texts.with(8, tick) };
+  });
+}
+
+/** Those whose usual rows are read in WebAssembly. */
+export const SCANNED_LAYOUTS = [EXCHANGE_A, EXCHANGE_B, EXCHANGE_C];
+export const LAYOUTS = [...SCANNED_LAYOUTS, EXCHANGE_C_SPOT];
 
 // ---- files ---------------------------------------------------------------------------------------------------------
 

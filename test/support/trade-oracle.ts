@@ -57,6 +57,28 @@ const ORACLES: Readonly<Record<string, Oracle>> = {
       instrument_name: 'instrument_name',
     },
   },
+  exchange_c_spot: {
+    // What the rows do not state: products of decimals, and the last change of price in the order of ids.
+    read: (path) => `select *, case when sign is null then '' else (case when price = before then 'Zero' else '' end)
+        || (case when sign > 0 then 'PlusTick' else 'MinusTick' end) end as tick
+      from (select *, last_value(nullif(sign(price - before), 0) ignore nulls) over (order by id) as sign
+        from (select id::bigint as id, timestamp::bigint as ms, price::decimal(12,4) as price, volume::decimal(20,8) as qty,
+          price::decimal(12,4) * volume::decimal(20,8) as quote, price as price_text, volume as volume_text,
+          lower(side) as side, lag(price::decimal(12,4)) over (order by id::bigint) as before from ${csv(path)}))`,
+    native: {
+      timestamp: 'ms',
+      trade_id: 'id',
+      price: 'price_text::double',
+      size: 'volume_text::double',
+      gross_value: '(quote * 100000000)::varchar::double',
+      home_notional: 'volume_text::double',
+      foreign_notional: 'quote::varchar::double',
+      side: 'side',
+      tick_direction: 'tick',
+      symbol: `'BTCUSDT'`,
+      trd_match_id: `'m-' || id`,
+    },
+  },
   exchange_c_spot_trades: {
     // Rounded before it is multiplied: as decimals beyond 18 digits half a million times take 8 s.
     read: (path) => `select trdMatchID[3:]::bigint as id, (round(timestamp::decimal(18,6), 3) * 1000)::bigint as ms,
@@ -80,8 +102,8 @@ const ORACLES: Readonly<Record<string, Oracle>> = {
 };
 
 /** The vendor's files as DuckDB reads them: decimals exact, times in ms. */
-export const tradesOf = (csvPaths: readonly string[], dataset = EXCHANGE_A): string =>
-  `(${csvPaths.map((path) => `(${ORACLES[dataset].read(path)})`).join(' union all ')})`;
+export const tradesOf = (csvPaths: readonly string[], layout = EXCHANGE_A): string =>
+  `(${csvPaths.map((path) => `(${ORACLES[layout].read(path)})`).join(' union all ')})`;
 
 const DUCKDB_TYPES: Record<string, string> = { int8: 'bigint', float8: 'double', bool: 'boolean', text: 'varchar' };
 
@@ -95,30 +117,31 @@ export async function compareNative(
   csvPaths: readonly string[],
   dir: string,
   dataset = EXCHANGE_A,
+  layout = dataset,
 ): Promise<number[]> {
   const path = join(dir, 'native.csv');
   const { native } = datasetOf(dataset);
-  const judged = native.columns.filter(({ name }) => ORACLES[dataset].native[name] !== undefined);
+  const judged = native.columns.filter(({ name }) => ORACLES[layout].native[name] !== undefined);
   const names = judged.map(({ name }) => `"${name}"`).join(', ');
   await pipeline(
     client.query(copyTo(`copy (select ${names} from ${native.table}) to stdout with (format csv)`)),
     createWriteStream(path),
   );
-  const files = judged.map(({ name }) => `${ORACLES[dataset].native[name]} as "${name}"`).join(', ');
+  const files = judged.map(({ name }) => `${ORACLES[layout].native[name]} as "${name}"`).join(', ');
   const types = judged.map(({ name, pg }) => `'${name}': '${DUCKDB_TYPES[pg]}'`).join(', ');
   const [counts] = await duckdb(`
-    with files as materialized (select ${files} from ${tradesOf(csvPaths, dataset)}),
-    stored as materialized (select * from read_csv('${path}', header = false, columns = {${types}}))
+    with files as materialized (select ${files} from ${tradesOf(csvPaths, layout)}),
+    stored as materialized (select * from read_csv('${path}', header = false, allow_quoted_nulls = false, columns = {${types}}))
     select (select count(*) from files), (select count(*) from stored),
       (select count(*) from (from files except all from stored)), (select count(*) from (from stored except all from files))`);
   return counts.map(Number);
 }
 
 /** Aligned rows out of the files, [second, count, open, high, low, close, quantity, quote]: exact decimal text, rounded once by Number(). */
-export async function secondsOfFiles(csvPaths: readonly string[], dataset = EXCHANGE_A): Promise<number[][]> {
+export async function secondsOfFiles(csvPaths: readonly string[], layout = EXCHANGE_A): Promise<number[][]> {
   const rows = await duckdb(`select (ms // 1000)::bigint as second, count(*), arg_min(price, id)::varchar,
     max(price)::varchar, min(price)::varchar, arg_max(price, id)::varchar, sum(qty)::varchar, sum(quote)::varchar
-    from ${tradesOf(csvPaths, dataset)} group by 1 order by 1`);
+    from ${tradesOf(csvPaths, layout)} group by 1 order by 1`);
   return rows.map((row) => row.map(Number));
 }
 

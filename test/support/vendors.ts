@@ -7,7 +7,7 @@ import { generateLines as linesOfB } from '../../pipelines/sources/exchange_b/sa
 import { generateLines as linesOfC } from '../../pipelines/sources/exchange_c/sample.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
 import { csvOf, documentPath, memberName, SYMBOL, writeDocument } from './pipeline.ts';
-import { EXCHANGE_A, EXCHANGE_B, EXCHANGE_C, type TradeLayout } from './trade-layouts.ts';
+import { EXCHANGE_A, EXCHANGE_B, EXCHANGE_C_SPOT, type TradeLayout } from './trade-layouts.ts';
 
 export interface DayContent {
   readonly day: string;
@@ -44,7 +44,7 @@ const folder = (base: string) => pathToFileURL(`${base}/`).href;
 
 const nameOfB = (day: string) => `BTC-USDT-trades-${day}`;
 const pathOfB = (day: string) => `trades/daily/${day.replaceAll('-', '')}/${nameOfB(day)}.zip`;
-const nameOfC = (day: string) => `BTCUSDT${day}.csv.gz`;
+const nameOfC = (day: string) => `BTCUSDT_${day}.csv.gz`;
 
 export const VENDOR_A: Vendor = {
   layout: EXCHANGE_A,
@@ -76,14 +76,15 @@ export const VENDOR_B: Vendor = {
 };
 
 export const VENDOR_C: Vendor = {
-  layout: EXCHANGE_C,
-  dataset: EXCHANGE_C.dataset.key,
+  layout: EXCHANGE_C_SPOT,
+  dataset: EXCHANGE_C_SPOT.dataset.key,
   archive: 'gzip',
-  path: (day) => `trading/BTCUSDT/${nameOfC(day)}`,
+  path: (day) => `spot/BTCUSDT/${nameOfC(day)}`,
   document: nameOfC,
   pack: (_, text) => gzipSync(text, { level: 1 }),
-  put: (base, day, gzip) => put(join(base, `trading/BTCUSDT/${nameOfC(day)}`), gzip),
-  plainDay: (content) => linesOfC({ ...content, repeats: 0, order: 'ids' }).join(''),
+  put: (base, day, gzip) => put(join(base, `spot/BTCUSDT/${nameOfC(day)}`), gzip),
+  // Its ids begin at 1 every day.
+  plainDay: ({ firstId: _, ...content }) => linesOfC(content).join(''),
   settings: (base) => ({ SVC_EXCHANGE_C_BASE_URL: folder(base) }),
 };
 

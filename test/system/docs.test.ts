@@ -196,11 +196,11 @@ describe('statements', () => {
 
   test('docs/sources.md has the columns of trade files in the order in which the decoders take them', () => {
     const page = read('docs/sources.md').replaceAll(/\s+/g, ' ');
-    for (const exchange of ['exchange_a', 'exchange_b', 'exchange_c']) {
-      const [, list] = /const COLUMNS = \[([^\]]*)\]/.exec(read(`pipelines/sources/${exchange}/decode.ts`))!;
+    for (const decoder of ['exchange_a/decode', 'exchange_b/decode', 'exchange_c/spot', 'exchange_c/trading']) {
+      const [, list] = /const COLUMNS = \[([^\]]*)\]/.exec(read(`pipelines/sources/${decoder}.ts`))!;
       const columns = [...list.matchAll(/'(\w+)'/g)].map(([, name]) => name);
       const isThere = [',', ', '].some((separator) => page.includes(`\`${columns.join(separator)}\``));
-      expect(isThere, `${exchange}: ${columns}`).toBe(true);
+      expect(isThere, `${decoder}: ${columns}`).toBe(true);
     }
   });
 

@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { exactProduct } from '../../pipelines/sources/exchange_b/decode.ts';
 import { generateLines } from '../../pipelines/sources/exchange_b/sample.ts';
+import { productOfTexts } from '../../pipelines/sources/trades/factor.ts';
 import { exactDecimal, fixed } from '../support/decimals.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
@@ -104,7 +104,9 @@ describe('the quote quantity', () => {
   test('is the same whether it is made fast or slowly', () => {
     fc.assert(
       fc.property(decimal, decimal, (price, size) => {
-        expect(exactProduct(price, size)).toBe(Number(fixed(String(exactDecimal(price) * exactDecimal(size)), 60)));
+        expect(productOfTexts(price, size, 0)).toBe(
+          Number(fixed(String(exactDecimal(price) * exactDecimal(size)), 60)),
+        );
       }),
       { numRuns: runs(2000) },
     );

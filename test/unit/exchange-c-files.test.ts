@@ -6,8 +6,9 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { openScratch } from '../../pipelines/sources/documents/fetch.ts';
 import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
-import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
+import { type ExchangeCDay, generateLines as generate } from '../../pipelines/sources/exchange_c/sample.ts';
 import { SortedRows, type SortedRowsOptions } from '../../pipelines/sources/exchange_c/sorted-rows.ts';
+import { TradingRows } from '../../pipelines/sources/exchange_c/trading.ts';
 import { type DecodedItem, ReadAgain } from '../../pipelines/sources/feed-types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
@@ -20,6 +21,9 @@ const DAY = '2020-07-07';
 const [HEADER, WITH_RPI] = EXCHANGE_C.headers.map((header) => `${header}\n`);
 const ROW = '1594115944.4363,BTCUSDT,Sell,0.857,6733.5,MinusTick,m-20,577060950000.0,0.857,5770.6095';
 const EXCERPTS = join(import.meta.dirname, '../../../shared/data/exchange_c/excerpts');
+const generateLines = (day: ExchangeCDay) => generate({ ...day, archive: 'trading' });
+const WINDOW = { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) };
+const rowsRead = (document: string) => new TradingRows({ document, symbol: 'BTCUSDT', window: WINDOW });
 const decode = (text: string | Buffer, more: Parameters<typeof decodeFile>[2] = {}) =>
   decodeFile(EXCHANGE_C, text, { day: DAY, ...more });
 const refusal = (text: string | Buffer, day = DAY) => refusalOf(() => decode(text, { day }));
@@ -156,10 +160,9 @@ describe('a file', () => {
   });
 
   test('larger than may be held to be sorted is refused, naming the limit', () => {
-    const decoder = new ExchangeCDecoder({
+    const decoder = new ExchangeCDecoder(rowsRead(`BTCUSDT${DAY}.csv.gz`), {
       document: `BTCUSDT${DAY}.csv.gz`,
-      symbol: 'BTCUSDT',
-      window: { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) },
+      window: WINDOW,
       frameRawBytes: 1 << 16,
       maxHeldBytes: 10_000,
       limitName: 'THE_LIMIT',
@@ -330,10 +333,9 @@ describe('rows to be sorted', () => {
     const folder = mkdtempSync(join(tmpdir(), 'tidemark-sorted-'));
     const text = generateLines({ day: DAY, rows: 300, seed: 3, order: 'shuffled' }).join('');
     const read = (spoolDir: string) => {
-      using decoder = new ExchangeCDecoder({
+      using decoder = new ExchangeCDecoder(rowsRead('a.csv.gz'), {
         document: 'a.csv.gz',
-        symbol: 'BTCUSDT',
-        window: { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) },
+        window: WINDOW,
         frameRawBytes: 1 << 16,
         maxHeldBytes: 1 << 30,
         limitName: 'THE_LIMIT',

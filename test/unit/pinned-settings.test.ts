@@ -28,7 +28,7 @@ describe('the settings', () => {
     const expected: Record<string, string[]> = {
       exchange_a_spot_trades: ['SVC_EXCHANGE_A_SYMBOL'],
       exchange_b_spot_trades: ['SVC_EXCHANGE_B_INSTRUMENT'],
-      exchange_c_spot_trades: ['SVC_EXCHANGE_C_SYMBOL'],
+      exchange_c_spot_trades: ['SVC_EXCHANGE_C_SYMBOL', 'SVC_EXCHANGE_C_ARCHIVE'],
     };
     for (const [key, names] of pinned) {
       const of = key.startsWith('bitcoin_') ? ['SVC_BITCOIN_NETWORK'] : (expected[key] ?? []);
@@ -105,17 +105,19 @@ describe('a manifest', () => {
     [
       'exchange_c_spot_trades',
       'SVC_EXCHANGE_C_SYMBOL',
-      (of: string) => decodeURIComponent(archiveOfC(base, of, '2024-01-01').pathname.split('/').at(-1)!),
+      (of: string) => decodeURIComponent(archiveOfC(base, 'trading', of, '2024-01-01').pathname.split('/').at(-1)!),
     ],
     ['bitcoin_block_headers', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-blocks-0-19`],
     ['bitcoin_mempool_state', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-mempool-1735689600000.json.zst`],
   ])('of an earlier release names %s by its document', (key, setting, nameOf) => {
+    // Earlier releases knew one archive of exchange C.
+    const archive = key === 'exchange_c_spot_trades' ? { SVC_EXCHANGE_C_ARCHIVE: 'trading' } : {};
     for (const value of ['BTCUSDT', 'BTC-USDT', 'BTC-USDT-trades-2', 'testnet4', 'BTC2024-01-01']) {
-      expect(stated(key, nameOf(value))).toEqual({ [setting]: value });
+      expect(stated(key, nameOf(value))).toEqual({ [setting]: value, ...archive });
     }
     expect(stated(key, 'any other name')).toEqual({});
     // What the manifest says itself comes first.
-    expect(stated(key, nameOf('ETHUSDT'), { pinned: { [setting]: 'X' } })).toEqual({ [setting]: 'X' });
+    expect(stated(key, nameOf('ETHUSDT'), { pinned: { [setting]: 'X' } })).toEqual({ [setting]: 'X', ...archive });
   });
 
   test('states nothing of funds and series, which no setting selects', () => {

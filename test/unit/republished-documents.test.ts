@@ -37,7 +37,7 @@ describe.each([VENDOR_B, VENDOR_C])('$dataset', (vendor) => {
     const common = { ...limits, spoolDir: join(folder, 'spool') };
     return vendor === VENDOR_B
       ? exchangeBSource({ ...common, location, resolve: 'base', instrument: 'BTC-USDT' })
-      : exchangeCSource({ ...common, baseUrl: location, symbol: 'BTCUSDT', maxSortBytes: 1e9 });
+      : exchangeCSource({ ...common, baseUrl: location, archive: 'spot', symbol: 'BTCUSDT', maxSortBytes: 1e9 });
   };
   const opened = async (source: FileDaySource): Promise<DocumentFacts> => {
     await using document = await source.open(source.plan(DAY, DAY, 'daily')[0]);

@@ -11,7 +11,7 @@ import {
   EXCHANGE_A,
   EXCHANGE_B,
   EXCHANGE_C,
-  LAYOUTS,
+  SCANNED_LAYOUTS,
   type TradeLayout,
   usualDecimal,
 } from '../support/trade-layouts.ts';
@@ -56,7 +56,7 @@ const usualRows = (layout: TradeLayout, count: number) => Array.from({ length: c
 const mostlyUsual = fc.oneof({ weight: 30, arbitrary: usualDecimal }, { weight: 1, arbitrary: decimal });
 
 test.each(
-  LAYOUTS.flatMap((layout) => [
+  SCANNED_LAYOUTS.flatMap((layout) => [
     { key: layout.dataset.key, layout, kind: 'mostly usual', decimals: mostlyUsual, maxLength: 200 },
     { key: layout.dataset.key, layout, kind: 'often unusual', decimals: decimal, maxLength: 60 },
   ]),
@@ -74,7 +74,7 @@ test.each(
   );
 });
 
-test.each(LAYOUTS)(
+test.each(SCANNED_LAYOUTS)(
   'usual events of $dataset.key are all read, thousands at a time, and those left alone are not',
   (layout) => {
     const lines = usualRows(layout, 9000);
@@ -110,7 +110,7 @@ test.each([
 );
 
 test('an event that is cut off is left, even where digits lie behind the events', () => {
-  for (const layout of LAYOUTS) {
+  for (const layout of SCANNED_LAYOUTS) {
     const [good, ...rest] = usualRows(layout, 600).map((line) => `${line}\n`);
     // The memory holds old events behind the new ones.
     callsOf(layout, Buffer.from([good, ...rest].join('')));
@@ -128,7 +128,7 @@ test('events of any byte changed are read or refused as one by one', () => {
       return (error as { code?: string }).code;
     }
   };
-  for (const layout of LAYOUTS) {
+  for (const layout of SCANNED_LAYOUTS) {
     const lines = usualRows(layout, 40);
     fc.assert(
       fc.property(fc.integer({ min: 12, max: 25 }), fc.nat(), fc.integer({ min: 0, max: 255 }), (row, place, byte) => {
@@ -156,7 +156,7 @@ const ZERO_IN_64_BITS = [1n, 2n, 3n, 4n, 5n].flatMap((factor) => {
 /** Nearly halfway between two doubles: the sum of the two parts alone is the wrong one. */
 const HALFWAY = ['7856.829874917359575', '6114.787816480966739'];
 
-test.each(LAYOUTS)(
+test.each(SCANNED_LAYOUTS)(
   'numbers of $dataset.key that need more digits than 64 bits hold are the same as one by one',
   (layout) => {
     const decimals = layout.columns.flatMap(({ bad }, column) => (bad.includes('1e309') ? [column] : []));
@@ -181,7 +181,7 @@ test('a time of more than 64 bits is refused, not taken for a smaller one', () =
 });
 
 test('projectors that take turns do not see the events of each other', () => {
-  const frames = LAYOUTS.map((layout) => {
+  const frames = SCANNED_LAYOUTS.map((layout) => {
     const lines = usualRows(layout, 3000);
     return { layout, lines, raw: Buffer.from(lines.map((line) => `${line}\n`).join('')) };
   });

@@ -21,8 +21,8 @@ import {
   EXCHANGE_B,
   EXCHANGE_C,
   fileOf,
-  LAYOUTS,
   plain,
+  SCANNED_LAYOUTS,
   type TradeLayout,
   usualDecimal,
 } from '../support/trade-layouts.ts';
@@ -55,7 +55,7 @@ test.each(['scanner', 'columns'])('what is compiled of %s is that of its source:
   expect(readFileSync(made).equals(readFileSync(join(trades, `row-${name}.wasm`)))).toBe(true);
 });
 
-describe.each(LAYOUTS)('rows of $dataset.key', (layout) => {
+describe.each(SCANNED_LAYOUTS)('rows of $dataset.key', (layout) => {
   test.each([
     ['mostly as usual', mostlyUsual, 300],
     ['often unusual', decimal, 60],
@@ -154,7 +154,7 @@ function scansOf(layout: TradeLayout, buffer: Buffer): [rows: number, bytes: num
   return scans;
 }
 
-test.each(LAYOUTS)('all usual rows of $dataset.key are scanned, some thousands at a time', (layout) => {
+test.each(SCANNED_LAYOUTS)('all usual rows of $dataset.key are scanned, some thousands at a time', (layout) => {
   const lines = usualRows(layout, 9000);
   const buffer = Buffer.from(lines.map((line) => `${line}\n`).join(''));
   const scans = scansOf(layout, buffer);
@@ -172,7 +172,7 @@ test.each(LAYOUTS)('all usual rows of $dataset.key are scanned, some thousands a
 });
 
 test('a row that is cut off, or at fault in its last cell, is left even where digits lie behind the rows', () => {
-  for (const layout of LAYOUTS) {
+  for (const layout of SCANNED_LAYOUTS) {
     const [good, ...rest] = usualRows(layout, 600).map((line) => `${line}\n`);
     // The memory holds old rows behind the new ones.
     scansOf(layout, Buffer.from([good, ...rest].join('')));
@@ -183,10 +183,10 @@ test('a row that is cut off, or at fault in its last cell, is left even where di
 });
 
 test('decoders that take turns do not see the rows or symbols of each other', () => {
-  const files = LAYOUTS.map((layout) => ending(layout, usualRows(layout, 2000), false));
-  const alone = LAYOUTS.map((layout, index) => decodeFile(layout, files[index]));
-  const decoders = LAYOUTS.map((layout) => layout.decoder());
-  const items: DecodedItem[][] = LAYOUTS.map(() => []);
+  const files = SCANNED_LAYOUTS.map((layout) => ending(layout, usualRows(layout, 2000), false));
+  const alone = SCANNED_LAYOUTS.map((layout, index) => decodeFile(layout, files[index]));
+  const decoders = SCANNED_LAYOUTS.map((layout) => layout.decoder());
+  const items: DecodedItem[][] = SCANNED_LAYOUTS.map(() => []);
   for (let at = 0; at < Math.max(...files.map(({ length }) => length)); at += 5000) {
     for (const [index, decoder] of decoders.entries()) {
       items[index].push(...decoder.push(Buffer.from(files[index].subarray(at, at + 5000))));

@@ -64,7 +64,7 @@ describe.for(TRADES)('$name', (feed) => {
     expect(Object.keys(whole.end.facts.totals)).toEqual(totals);
     const [first, second] = [small, whole].map(({ runs, end }) => {
       const rows = rowsOf(feed, end);
-      const copies = runs.map(({ raw, rows: count }) => Buffer.from(rows.rows(raw, count).copy));
+      const copies = runs.map(({ raw, rows: count, written }) => Buffer.from(rows.rows(raw, count, written).copy));
       const aligned = rows.aligned({ datasetId: 1, seriesId: 1 });
       return [Buffer.concat(copies), Buffer.from(aligned.copy), aligned.rows];
     });
@@ -73,14 +73,14 @@ describe.for(TRADES)('$name', (feed) => {
 
   test('a damaged frame is refused as damaged, or read as other values', async () => {
     const { runs, end } = await decoded(feed, 2000);
-    const { raw, rows } = runs[0];
+    const { raw, rows, written } = runs[0];
     const projector = rowsOf(feed, end);
     let refused = 0;
     for (let at = raw.length - 1; at >= 0; at -= 3) {
       const damaged = Buffer.from(raw);
       damaged[at] ^= 0x10;
       try {
-        projector.rows(damaged, rows);
+        projector.rows(damaged, rows, written);
       } catch (error) {
         expect([at, codeOf(error)], String(error)).toEqual([at, 'LOG_FRAME_CORRUPT']);
         refused++;
@@ -92,7 +92,9 @@ describe.for(TRADES)('$name', (feed) => {
       [raw, rows + 1] as const,
       [raw, rows - 1] as const,
     ]) {
-      expect(() => projector.rows(bytes, count)).toThrow(expect.objectContaining({ code: 'LOG_FRAME_CORRUPT' }));
+      expect(() => projector.rows(bytes, count, written)).toThrow(
+        expect.objectContaining({ code: 'LOG_FRAME_CORRUPT' }),
+      );
     }
   });
 });

@@ -1,8 +1,9 @@
 import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
+import { TidemarkError } from '../../../shared/errors.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
-import { findEvent } from '../../../shared/lineage/find-event.ts';
+import { dateFault, findEvent } from '../../../shared/lineage/find-event.ts';
 import { messageAt } from '../../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import { openContext } from '../context.ts';
@@ -62,9 +63,12 @@ function shown(payload: Buffer): Pick<StoredEvent, 'payload_raw' | 'payload_enco
 
 export async function runEvent(command: ParsedCommand): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);
+  const { date, partition } = command.values as { readonly date?: string; readonly partition?: string };
+  const fault = date === undefined ? undefined : dateFault(dataset, date, partition);
+  if (fault !== undefined) throw new TidemarkError('USAGE', `--date ${fault}`);
   await using context = await openContext(command, 'event');
   const needs = { pool: context.pool, connection: await context.nats(), dataset };
-  const event = await storedEvent(needs, command.positionals[1], command.values.partition as string | undefined);
+  const event = await storedEvent(needs, command.positionals[1], date ?? partition);
   context.output.answer({ command: 'event', ok: true, ...event }, () =>
     [
       event.payload_raw,

@@ -7,17 +7,15 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
+import { Factor } from '../trades/factor.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import {
   addTo,
   HASHED_TAKER_SIDES,
   LineSplitter,
   type LineTaker,
-  MAX_SCALE,
   MAX_VALUE,
   MAX_VALUE_TEXT,
-  nearestDouble,
-  POWERS_OF_TEN,
   RowReader,
   readHeader,
   TAKER_SIDES,
@@ -31,7 +29,6 @@ const COLUMNS = ['instrument_name', 'trade_id', 'side', 'price', 'size', 'create
 const WITH_SOURCE = [...COLUMNS, 'source'] as const;
 /** Float64 printers write at most 17, and the vendor's files hold such numbers; the rest is margin. */
 const MAX_SIGNIFICANT_DIGITS = 20;
-const MAX_EXACT = 2 ** 53;
 
 export interface ExchangeBDecodeOptions {
   /** Every error names it. */
@@ -50,6 +47,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly #frames: PartitionFrames;
   readonly #scanner: RowScanner;
   readonly #hasher = new RowHasher();
+  readonly #price = new Factor();
   readonly #priceTotal = new ExactTotal();
   readonly #sizeTotal = new ExactTotal();
   readonly #quoteTotal = new ExactTotal();
@@ -142,25 +140,10 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const side = reader.word(buffer, reader.next(buffer, 1), 2, TAKER_SIDES);
     const price = reader.decimal(buffer, reader.next(buffer, 2), 3);
     const priceUnits = reader.units;
-    const priceDigits = reader.lowDigits === 0 ? reader.high : MAX_EXACT;
-    const priceScale = reader.scale;
-    const priceStart = reader.start;
+    this.#price.take(reader);
     const size = reader.decimal(buffer, reader.next(buffer, 3), 4);
     const sizeUnits = reader.units;
-    const sizeStart = reader.start;
-    const scale = priceScale + reader.scale;
-    let quote = Number.NaN;
-    if (priceDigits < MAX_EXACT && priceScale >= 0 && reader.scale >= 0 && scale <= MAX_SCALE) {
-      const digits = priceDigits * reader.high;
-      if (reader.lowDigits === 0 && digits < MAX_EXACT) quote = digits / POWERS_OF_TEN[scale];
-      else quote = nearestDouble(reader.high, reader.low, reader.lowDigits, scale, priceDigits);
-    }
-    if (Number.isNaN(quote)) {
-      quote = exactProduct(
-        buffer.toString('latin1', priceStart, sizeStart - 1),
-        buffer.toString('latin1', sizeStart, reader.at),
-      );
-    }
+    const quote = this.#price.times(reader, buffer);
     if (quote >= MAX_VALUE) {
       throw reader.fault('SOURCE_ROW_INVALID', `price x size must be below ${MAX_VALUE_TEXT}, found ${quote}`);
     }
@@ -216,20 +199,4 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     this.#repeats++;
     this.#frames.drop();
   }
-}
-
-/**
- * The float64 nearest to the product of two decimals: multiplies them as integers and rounds once, when the digits are
- * parsed.
- */
-export function exactProduct(a: string, b: string): number {
-  const [x, y] = [scientific(a), scientific(b)];
-  return Number(`${x.digits * y.digits}e${x.exponent + y.exponent}`);
-}
-
-function scientific(text: string): { digits: bigint; exponent: number } {
-  const [number, exponent = '0'] = text.toLowerCase().split('e');
-  const point = number.indexOf('.');
-  const decimals = point < 0 ? 0 : number.length - point - 1;
-  return { digits: BigInt(number.replace('.', '').replace('+', '') || '0'), exponent: Number(exponent) - decimals };
 }

@@ -1,19 +1,23 @@
 /** Exchange C: its adapter. */
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { tradesAdapter } from '../trades/feed.ts';
-import { ExchangeCRowProjector } from './project.ts';
+import { ExchangeCRows } from './project.ts';
 import { consecutiveDays, writeDay } from './sample.ts';
-import { exchangeCSource } from './source.ts';
+import { exchangeCSource, type TreeName } from './source.ts';
 
 export const exchangeC = tradesAdapter(exchangeCSpotTrades, {
   createSource: ({ settings, location, fetching }) =>
     exchangeCSource({
       ...fetching,
       baseUrl: location,
+      archive: settings.SVC_EXCHANGE_C_ARCHIVE as TreeName,
       symbol: settings.SVC_EXCHANGE_C_SYMBOL,
       maxSortBytes: settings.SVC_EXCHANGE_C_MAX_SORT_BYTES,
     }),
-  createRows: (window) => new ExchangeCRowProjector(window),
+  createRows: (window) => new ExchangeCRows(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 3 }),
-  writeDay: (day, { directory, settings }) => writeDay({ directory, symbol: settings.SVC_EXCHANGE_C_SYMBOL, ...day }),
+  writeDay: (day, { directory, settings }) => {
+    const { SVC_EXCHANGE_C_SYMBOL: symbol, SVC_EXCHANGE_C_ARCHIVE: archive } = settings;
+    return writeDay({ directory, archive: archive as TreeName, symbol, ...day });
+  },
 });

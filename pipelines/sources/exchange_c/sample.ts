@@ -1,6 +1,6 @@
 /**
- * Synthetic documents in exchange C's layout, with the peculiarities of its files: any order, repeats, zero sizes,
- * printed floats.
+ * Synthetic documents in the layouts of exchange C's trees. Those of `trading` have the peculiarities of its files: any order,
+ * repeats, zero sizes, printed floats.
  */
 
 import { createWriteStream } from 'node:fs';
@@ -15,7 +15,7 @@ import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_
 import { windowOf } from '../../../shared/registry/keys.ts';
 import { localPath } from '../documents/locations.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
-import { archiveUrl } from './source.ts';
+import { archiveUrl, type TreeName } from './source.ts';
 
 export interface ExchangeCDay {
   /** `YYYY-MM-DD`. */
@@ -23,26 +23,58 @@ export interface ExchangeCDay {
   /** Distinct trades; repeats come on top. */
   readonly rows: number;
   readonly seed: number;
+  /** Default `spot`. */
+  readonly archive?: TreeName;
   readonly symbol?: string;
-  /** Number of the first match id. Default 1. */
+  /** Id of the first trade. Default 1. */
   readonly firstId?: number;
   readonly startPrice?: number;
-  /** Order of the lines. Default: mostly newest first. */
+  /** Order of the lines. Default: `ids`, and `mixed` in `trading`. */
   readonly order?: 'ids' | 'newest_first' | 'mixed' | 'shuffled';
   /** Writes the column of the later years. */
   readonly rpi?: boolean;
-  /** Share of rows repeated exactly. Default 0.001. */
+  /** Share of rows repeated exactly. Default 0, and 0.001 in `trading`. */
   readonly repeats?: number;
-  /** Match ids to leave out. */
+  /** Ids to leave out. */
   readonly without?: readonly number[];
 }
 
-const HEADER = 'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
+const SPOT_HEADER = 'id,timestamp,price,volume,side';
+const TRADING_HEADER =
+  'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
 const TICKS = ['PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick'];
 const RPI = ['', '0', '1', 'true', 'false'];
+/** From then on the files have the column; the vendor's first is of a day at most so late. */
+const FIRST_DAY_WITH_RPI = '2025-05-19';
 
 /** The file's lines, header first, each with its line end. */
 export function generateLines(options: ExchangeCDay): string[] {
+  return options.archive === 'trading' ? tradingLines(options) : spotLines(options);
+}
+
+function spotLines(options: ExchangeCDay): string[] {
+  const { day, rows, seed, rpi = false, repeats = 0, order = 'ids' } = options;
+  const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
+  const random = seededRandom(seed + fromMs / DAY_MS);
+  const without = new Set(options.without ?? []);
+  const lines: string[] = [];
+  let id = options.firstId ?? 1;
+  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
+  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
+    const volume = (1 + Math.floor(random() ** 3 * 2_000_000)) / 1e6;
+    const side = trade.buy ? 'buy' : 'sell';
+    const cells = [id, fromMs + Math.floor(trade.offsetMs), trade.priceTenths / 10, volume.toFixed(6), side];
+    const line = `${[...cells, ...(rpi ? [random() < 0.1 ? 1 : 0] : [])].join(',')}\n`;
+    if (!without.has(id)) {
+      lines.push(line);
+      if (repeats > 0 && random() < repeats) lines.push(line);
+    }
+    id++;
+  }
+  return [`${SPOT_HEADER}${rpi ? ',rpi' : ''}\n`, ...reordered(lines, order, random)];
+}
+
+function tradingLines(options: ExchangeCDay): string[] {
   const { day, rows, seed, symbol = 'BTCUSDT', rpi = false, repeats = 0.001, order = 'mixed' } = options;
   const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
   const random = seededRandom(seed + fromMs / DAY_MS);
@@ -78,7 +110,7 @@ export function generateLines(options: ExchangeCDay): string[] {
     }
     id++;
   }
-  return [`${HEADER}${rpi ? ',RPI' : ''}\n`, ...reordered(lines, order, random)];
+  return [`${TRADING_HEADER}${rpi ? ',RPI' : ''}\n`, ...reordered(lines, order, random)];
 }
 
 function reordered(lines: string[], order: ExchangeCDay['order'], random: () => number): string[] {
@@ -101,10 +133,10 @@ function exponent(value: number): string {
   return `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
 }
 
-/** Writes `trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz` below the directory. @returns its path. */
+/** Writes the day's document below the directory. @returns its path. */
 export async function writeDay(options: ExchangeCDay & { readonly directory: string }): Promise<string> {
-  const { directory, day, symbol = 'BTCUSDT' } = options;
-  const path = localPath(archiveUrl(pathToFileURL(join(directory, '/')), symbol, day));
+  const { directory, day, archive = 'spot', symbol = 'BTCUSDT' } = options;
+  const path = localPath(archiveUrl(pathToFileURL(join(directory, '/')), archive, symbol, day));
   await mkdir(dirname(path), { recursive: true });
   const partial = `${path}.${process.pid}.partial`;
   await pipeline(Readable.from(inPieces(generateLines(options))), createGzip({ level: 4 }), createWriteStream(partial));
@@ -112,7 +144,7 @@ export async function writeDay(options: ExchangeCDay & { readonly directory: str
   return path;
 }
 
-/** Consecutive days; ids start again every day, as the exchange's may. */
+/** Consecutive days; ids start again every day. */
 export function consecutiveDays(options: {
   from: string;
   to: string;
@@ -124,5 +156,6 @@ export function consecutiveDays(options: {
     rows: options.rowsPerDay,
     seed: options.seed,
     firstId: 1,
+    rpi: day >= FIRST_DAY_WITH_RPI,
   }));
 }

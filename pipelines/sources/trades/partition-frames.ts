@@ -3,6 +3,7 @@
  * their number, first and last id, first and last time, and the digest of their bytes.
  */
 import { createHash, type Hash } from 'node:crypto';
+import type { WrittenAs } from '../../../shared/frame/codec.ts';
 import type { PartitionFacts } from '../../../shared/frame/manifest.ts';
 import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
 import { MAX_ROW_BYTES } from './row-reader.ts';
@@ -39,6 +40,7 @@ export interface ScannedRows {
 
 export class PartitionFrames {
   readonly #frameRawBytes: number;
+  readonly #written: WrittenAs | undefined;
   #items: DecodedItem[] = [];
 
   // The open partition.
@@ -67,8 +69,9 @@ export class PartitionFrames {
   #runTo = 0;
   #dropped = false;
 
-  constructor(frameRawBytes: number) {
+  constructor(frameRawBytes: number, written?: WrittenAs) {
     this.#frameRawBytes = frameRawBytes;
+    this.#written = written;
     this.#frame = this.#newFrame();
   }
 
@@ -249,6 +252,7 @@ export class PartitionFrames {
       last_offset: String(this.#lastId),
       first_ms: this.#frameFirstMs,
       last_ms: this.#frameLastMs,
+      written: this.#written,
       release: () => void this.#spare.push(frame),
     });
     this.#frame = this.#newFrame();

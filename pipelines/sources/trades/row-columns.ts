@@ -83,7 +83,8 @@ let memory: Memory | undefined;
 
 /** What differs between the exchanges. */
 export interface RowLayout {
-  readonly read: 'readA' | 'readB' | 'readC';
+  /** How usual events are read in WebAssembly; absent: the projector reads all one by one. */
+  readonly read?: 'readA' | 'readB' | 'readC';
   /** Of the table. */
   readonly columns: number;
   /** The shortest event, with its line end. */
@@ -100,14 +101,14 @@ export abstract class TradeRows implements FoldingProjector {
   protected readonly seconds: AlignedTrades;
   protected readonly trades: DayKlines;
   protected readonly copy: CopyRows;
-  readonly #columns: RowColumns;
+  readonly #columns: RowColumns | undefined;
   readonly #layout: RowLayout;
 
   constructor(window: PartitionWindow, layout: RowLayout) {
     this.seconds = new AlignedTrades(window, layout.quoteScale);
     this.trades = new DayKlines(window);
     this.copy = new CopyRows(layout.columns);
-    this.#columns = new RowColumns(layout.read, window);
+    if (layout.read) this.#columns = new RowColumns(layout.read, window);
     this.#layout = layout;
   }
 
@@ -116,11 +117,11 @@ export abstract class TradeRows implements FoldingProjector {
     checkRowCount(raw, rows, minEventBytes);
     const columns = this.#columns;
     this.copy.start(rows * rowBytes + (hasTexts ? raw.length : 0));
-    columns.begin();
+    columns?.begin();
     let at = 0;
     for (let row = 0; row < rows; ) {
-      const next = columns.read(raw, at, rows - row);
-      if (columns.rows === 0) {
+      const next = columns?.read(raw, at, rows - row) ?? at;
+      if (columns === undefined || columns.rows === 0) {
         at = this.row(raw, at);
         row++;
         continue;
@@ -143,7 +144,7 @@ export abstract class TradeRows implements FoldingProjector {
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
     // An event that comes later is refused by `row`.
-    this.#columns.end();
+    this.#columns?.end();
     return this.seconds.flush(key, this.trades);
   }
 
@@ -165,7 +166,7 @@ export class RowColumns implements TradeColumns {
   #leaves = 1;
   rows = 0;
 
-  constructor(layout: RowLayout['read'], window: TimeWindow) {
+  constructor(layout: NonNullable<RowLayout['read']>, window: TimeWindow) {
     memory ??= new Memory();
     this.#memory = memory;
     this.#read = memory.exports[layout];

@@ -12,7 +12,7 @@ export const exchangeBSpotTrades = {
   title: 'Exchange B spot trades',
   doc: "Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
-  pinned: { SVC_EXCHANGE_B_INSTRUMENT: /^(.+)-trades-[0-9-]+[.]zip$/ },
+  pinned: { SVC_EXCHANGE_B_INSTRUMENT: { pattern: /^(.+)-trades-[0-9-]+[.]zip$/ } },
   settings: {
     SVC_EXCHANGE_B_BASE_URL: {
       group: 'Sources',
@@ -62,7 +62,10 @@ export const exchangeBSpotTrades = {
       field('side', 'string', 'text', "The taker's side: `buy` or `sell`."),
       field('price', 'float64', 'float8', 'Price.', 'quote'),
       field('size', 'float64', 'float8', 'Base quantity.', 'base'),
-      field('quote_quantity', 'float64', 'float8', 'price x size, multiplied exactly and rounded once.', 'quote'),
+      {
+        ...field('quote_quantity', 'float64', 'float8', 'price x size, multiplied exactly and rounded once.', 'quote'),
+        computed: true,
+      },
       field('timestamp', 'int64', 'int8', 'Trade time.', 'ms'),
       TRADE_DATETIME,
       {

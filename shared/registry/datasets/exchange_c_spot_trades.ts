@@ -1,25 +1,39 @@
 import { MIB } from '../../config/settings/setting.ts';
-import { type DatasetDefinition, storedIn } from '../definition.ts';
+import { type DatasetDefinition, type Field, storedIn } from '../definition.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
+
+/** Of the archive `spot`. Files of `trading` state these values. */
+const computed = (of: Field): Field => ({ ...of, computed: true });
 
 export const exchangeCSpotTrades = {
   number: 3,
   title: 'Exchange C spot trades',
-  doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once.",
+  doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
-  pinned: { SVC_EXCHANGE_C_SYMBOL: /^(.+)[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/ },
+  // Of documents whose manifest does not name the archive, all are of the tree `trading`.
+  pinned: {
+    SVC_EXCHANGE_C_SYMBOL: { pattern: /^(.+)[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/ },
+    SVC_EXCHANGE_C_ARCHIVE: { pattern: /^.+[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/, value: 'trading' },
+  },
   settings: {
     SVC_EXCHANGE_C_BASE_URL: {
       group: 'Sources',
       kind: 'url',
       schemes: ['http:', 'https:', 'file:'],
-      doc: 'Archive of exchange C: trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz below it.',
+      doc: 'Archive of exchange C: spot/SYMBOL/SYMBOL_YYYY-MM-DD.csv.gz below it, or trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz.',
+    },
+    SVC_EXCHANGE_C_ARCHIVE: {
+      group: 'Sources',
+      kind: 'choice',
+      default: 'spot',
+      choices: ['spot', 'trading'],
+      doc: 'Tree of the archive that is read: `spot`, or `trading`, in which the vendor publishes perpetuals.',
     },
     SVC_EXCHANGE_C_SYMBOL: {
       group: 'Sources',
       kind: 'string',
       default: 'BTCUSDT',
-      doc: 'Symbol of exchange C; rows of any other are refused.',
+      doc: 'Symbol of exchange C; rows of any other in the tree `trading` are refused.',
     },
     SVC_EXCHANGE_C_MAX_SORT_BYTES: {
       group: 'Sources',
@@ -40,7 +54,7 @@ export const exchangeCSpotTrades = {
     unique: false,
     sql: 't.trade_id::text',
   },
-  events: { encoding: 'lines', cell: { column: 6, prefix: 'm-' } },
+  events: { encoding: 'lines', cell: { column: 6, prefix: 'm-' }, layouts: { spot: { column: 0, prefix: '' } } },
   ...tradesOf('exchange_c', {
     columns: [
       { name: 'price', pg: 'float8' },
@@ -64,21 +78,39 @@ export const exchangeCSpotTrades = {
     ],
     fields: [
       field('symbol', 'string', 'text', 'Symbol, `<BASE><QUOTE>`.'),
-      field('trade_id', 'int64', 'int8', 'The number in `trd_match_id`.'),
-      field('trd_match_id', 'string', 'text', 'Match id of the exchange, `m-<digits>`.'),
+      field('trade_id', 'int64', 'int8', 'Trade id of the exchange, from 1 every day; the number in `trd_match_id`.'),
+      computed(field('trd_match_id', 'string', 'text', 'Match id of the exchange, `m-<trade_id>`.')),
       field('side', 'string', 'text', "The taker's side: `buy` or `sell`."),
       field('price', 'float64', 'float8', 'Price.', 'quote'),
       field('size', 'float64', 'float8', 'Base quantity; may be 0.', 'base'),
       {
-        ...field('quote_quantity', 'float64', 'float8', 'Quote quantity, equal to `foreign_notional`.', 'quote'),
+        ...computed(
+          field('quote_quantity', 'float64', 'float8', 'Quote quantity, equal to `foreign_notional`.', 'quote'),
+        ),
         ...storedIn('foreign_notional'),
       },
-      field('timestamp', 'int64', 'int8', 'Trade time, rounded half up to milliseconds.', 'ms'),
+      field('timestamp', 'int64', 'int8', 'Trade time; decimal seconds are rounded half up to milliseconds.', 'ms'),
       TRADE_DATETIME,
-      field('tick_direction', 'string', 'text', 'Price direction against the previous trade, as the source states it.'),
-      field('gross_value', 'float64', 'float8', 'Gross value as the source states it, 1e-8 of the quote unit.'),
-      field('home_notional', 'float64', 'float8', 'Base quantity as the source states it.', 'base'),
-      field('foreign_notional', 'float64', 'float8', 'Quote quantity as the source states it.', 'quote'),
+      computed(
+        field(
+          'tick_direction',
+          'string',
+          'text',
+          "`PlusTick` or `MinusTick` where the price differs from that of the day's trade before, `ZeroPlusTick` or `ZeroMinusTick` after it, empty until the day's first change.",
+        ),
+      ),
+      computed(
+        field(
+          'gross_value',
+          'float64',
+          'float8',
+          'Quote quantity in 1e-8 of the quote unit: exact product, rounded once.',
+        ),
+      ),
+      computed(field('home_notional', 'float64', 'float8', 'Base quantity, equal to `size`.', 'base')),
+      computed(
+        field('foreign_notional', 'float64', 'float8', 'price x size, multiplied exactly and rounded once.', 'quote'),
+      ),
     ],
   }),
 } as const satisfies DatasetDefinition;
