@@ -27,6 +27,7 @@ const LAYERS = [
   'shared/status',
   'shared/stack',
   'pipelines/rows',
+  'pipelines/sample',
   'pipelines/sources',
   'pipelines/publisher',
   'pipelines/projector',

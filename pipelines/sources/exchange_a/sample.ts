@@ -1,15 +1,15 @@
 /**
  * Synthetic documents in exchange A's layout: generated days and months, zipped, each with its checksum beside it.
- * A day's trades are bytes in the exchange's CSV layout; the same options give the same bytes on every machine. Prices
- * drift from `startPrice` to `endPrice`, trades arrive in bursts of fills of one taker order, hours differ in activity,
- * and every quote quantity is exactly price times quantity.
+ * A day's trades are bytes in the exchange's CSV layout; the same options give the same bytes on every machine. The
+ * trades are those of the sample's market, and every quote quantity is exactly price times quantity.
  */
 
 import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { DAY_MS } from '../../../shared/dates.ts';
+import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
+import { MarketTrades } from '../../sample/trades.ts';
 import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { documentFor } from './source.ts';
@@ -21,10 +21,8 @@ export interface ExchangeADay {
   readonly seed: number;
   /** Id of the first row; ids continue without a gap. Default 1. */
   readonly firstId?: number;
-  /** Price of the first trades. Default 40000. */
+  /** Price of the first trades. Default: the sample market's, so that days follow each other without a jump. */
   readonly startPrice?: number;
-  /** Price that the day drifts to. Default `startPrice`; the next day's start price gives a series without jumps. */
-  readonly endPrice?: number;
   readonly timeUnit: 'ms' | 'us';
   /** Writes a header row first. Default false, as in the vendor's files. */
   readonly header?: boolean;
@@ -53,25 +51,18 @@ const MAX_ROW_BYTES = 128;
 const PRICE_SCALE = 100;
 const QUANTITY_SCALE = 100_000;
 const QUOTE_SCALE = PRICE_SCALE * QUANTITY_SCALE;
-/** 20 units. While prices are below a million, every product is an exact double. */
-const MAX_QUANTITY = 20 * QUANTITY_SCALE;
+/** While prices are below a million and quantities at most 20 units, every product is an exact double. */
 const MAX_PRICE = 1_000_000 * PRICE_SCALE;
-/** The chance of one more fill of a taker order, and the mean number of fills that follows from it. */
-const MORE_FILLS = 0.58;
-const MEAN_FILLS = 1 / (1 - MORE_FILLS);
 const TWO_TO_MINUS_32 = 2 ** -32;
 
 /** Yields chunks of whole rows, about 1 MiB each. @returns the sums of the rows. */
 export function* generateDay(options: ExchangeADay): Generator<Buffer, DaySummary> {
-  const { rows, timeUnit, header = false, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
-  const dayStartMs = checkOptions(options);
-  const random = randomSource(options.seed, dayStartMs);
-  const orders = new OrderFlow(random, {
-    dayStart: timeUnit === 'us' ? dayStartMs * 1000 : dayStartMs,
-    dayLength: timeUnit === 'us' ? 1000 * DAY_MS : DAY_MS,
-    from: Math.round(startPrice * PRICE_SCALE),
-    to: Math.round(endPrice * PRICE_SCALE),
-  });
+  const { rows, timeUnit, header = false, firstId = 1, startPrice } = options;
+  const fromMs = checkOptions(options);
+  const random = randomSource(options.seed, fromMs);
+  const trades = new MarketTrades({ rows, fromMs, toMs: fromMs + DAY_MS, random, ticks: PRICE_SCALE, startPrice });
+  const unitsPerMs = timeUnit === 'us' ? 1000 : 1;
+  const row: Row = { id: 0, time: 0, price: 0, quantity: 0, buyerMaker: false };
   let firstTime = 0;
   let quantitySum = 0;
   let quoteSum = 0n;
@@ -81,18 +72,22 @@ export function* generateDay(options: ExchangeADay): Generator<Buffer, DaySummar
   let chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
   let at = header ? chunk.write(`${CSV_HEADER}\n`, 0, 'latin1') : 0;
 
-  for (let row = 0; row < rows; row++) {
-    orders.next(rows - row);
-    const quantity = drawQuantity(random);
-    if (row === 0) firstTime = orders.time;
-    if (orders.buyerMaker) buyerMakerRows++;
-    quantitySum += quantity;
-    quotePart += orders.price * quantity;
+  for (let index = 0; index < rows; index++) {
+    trades.next();
+    row.id = firstId + index;
+    row.time = fromMs * unitsPerMs + Math.floor(trades.offsetMs * unitsPerMs);
+    row.price = Math.min(MAX_PRICE, trades.price);
+    row.quantity = trades.size;
+    row.buyerMaker = !trades.buy;
+    if (index === 0) firstTime = row.time;
+    if (row.buyerMaker) buyerMakerRows++;
+    quantitySum += row.quantity;
+    quotePart += row.price * row.quantity;
     if (quotePart > 2 ** 50) {
       quoteSum += BigInt(quotePart);
       quotePart = 0;
     }
-    at = writeRow(chunk, at, firstId + row, orders, quantity);
+    at = writeRow(chunk, at, row);
     if (at > CHUNK_BYTES - MAX_ROW_BYTES) {
       yield chunk.subarray(0, at);
       chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
@@ -105,85 +100,34 @@ export function* generateDay(options: ExchangeADay): Generator<Buffer, DaySummar
     firstId,
     lastId: firstId + rows - 1,
     firstTime,
-    lastTime: orders.time,
+    lastTime: row.time,
     quantity: decimalText(BigInt(quantitySum), QUANTITY_SCALE),
     quoteQuantity: decimalText(quoteSum + BigInt(quotePart), QUOTE_SCALE),
     buyerMakerRows,
   };
 }
 
-interface FlowOptions {
-  /** In the document's time unit, like `dayLength`. */
-  readonly dayStart: number;
-  readonly dayLength: number;
-  /** First and last price, in ticks. */
-  readonly from: number;
-  readonly to: number;
-}
-
-/** Taker orders of one day, each filled by one or several trades. `next` puts the trade into the fields. */
-class OrderFlow {
+/** In the document's units. */
+interface Row {
+  id: number;
   time: number;
   price: number;
-  buyerMaker = false;
-  readonly #random: () => number;
-  readonly #options: FlowOptions;
-  readonly #hours: Float64Array;
-  #bid: number;
-  /** The fraction of the day's activity that has passed. */
-  #position = 0;
-  #fills = 0;
-
-  constructor(random: () => number, options: FlowOptions) {
-    this.#random = random;
-    this.#options = options;
-    this.#hours = cumulativeActivity(random);
-    this.time = options.dayStart;
-    this.#bid = options.from;
-    this.price = this.#bid;
-  }
-
-  next(tradesLeft: number): void {
-    if (this.#fills === 0) this.#order(tradesLeft);
-    else if (this.#random() < 0.2) this.price = this.buyerMaker ? Math.max(1, this.price - 1) : this.price + 1;
-    this.#fills--;
-  }
-
-  #order(tradesLeft: number): void {
-    const random = this.#random;
-    const { dayStart, dayLength, from, to } = this.#options;
-    // The next remaining order is an order statistic of as many uniform points, so times come sorted without a sort.
-    const ordersLeft = Math.max(1, tradesLeft / MEAN_FILLS);
-    this.#position += (1 - this.#position) * (1 - random() ** (1 / ordersLeft));
-    const activity = activityTime(this.#hours, this.#position);
-    this.time = dayStart + Math.min(dayLength - 1, Math.floor(activity * dayLength));
-    // The taker's side persists. The best bid moves rarely, by few ticks, and drifts towards the day's line.
-    if (random() < 0.35) this.buyerMaker = !this.buyerMaker;
-    const move = random();
-    if (move < 0.4) {
-      const ticks = move < 0.004 ? 1 + Math.floor(400 * random()) : 1 + Math.floor(8 * random());
-      const pull = (from + (to - from) * this.#position - this.#bid) / from;
-      this.#bid += random() < 0.5 + 20 * pull ? ticks : -ticks;
-      this.#bid = Math.min(MAX_PRICE, Math.max(1, this.#bid));
-    }
-    this.price = this.buyerMaker ? this.#bid : this.#bid + 1;
-    this.#fills = 1;
-    while (this.#fills < 64 && random() < MORE_FILLS) this.#fills++;
-  }
+  quantity: number;
+  buyerMaker: boolean;
 }
 
 /** @returns the position after the row. */
-function writeRow(chunk: Buffer, from: number, id: number, orders: OrderFlow, quantity: number): number {
+function writeRow(chunk: Buffer, from: number, { id, time, price, quantity, buyerMaker }: Row): number {
   let at = writeInteger(chunk, from, id);
   chunk[at++] = COMMA;
-  at = writeDecimal(chunk, at, orders.price, PRICE_SCALE);
+  at = writeDecimal(chunk, at, price, PRICE_SCALE);
   chunk[at++] = COMMA;
   at = writeDecimal(chunk, at, quantity, QUANTITY_SCALE);
   chunk[at++] = COMMA;
-  at = writeDecimal(chunk, at, orders.price * quantity, QUOTE_SCALE);
+  at = writeDecimal(chunk, at, price * quantity, QUOTE_SCALE);
   chunk[at++] = COMMA;
-  at = writeInteger(chunk, at, orders.time);
-  const flags = orders.buyerMaker ? TRUE_TRUE : FALSE_TRUE;
+  at = writeInteger(chunk, at, time);
+  const flags = buyerMaker ? TRUE_TRUE : FALSE_TRUE;
   for (let i = 0; i < flags.length; i++) chunk[at++] = flags[i];
   return at;
 }
@@ -195,33 +139,18 @@ export interface ExchangeADays {
   readonly rowsPerDay: number;
   readonly seed: number;
   readonly firstId?: number;
-  readonly startPrice?: number;
   readonly timeUnit: 'ms' | 'us';
 }
 
-/** Consecutive days: ids continue over midnight, and each day drifts to the price at which the next one starts. */
-export function consecutiveDays(options: ExchangeADays): ExchangeADay[] {
-  const first = dayStartOf(options.from);
-  const last = dayStartOf(options.to);
-  const random = randomSource(options.seed, first);
-  const days: ExchangeADay[] = [];
-  let startPrice = options.startPrice ?? 40_000;
-  let firstId = options.firstId ?? 1;
-  for (let at = first; at <= last; at += DAY_MS) {
-    const endPrice = Math.round(startPrice * (0.98 + 0.04 * random()) * PRICE_SCALE) / PRICE_SCALE;
-    days.push({
-      day: new Date(at).toISOString().slice(0, 10),
-      rows: options.rowsPerDay,
-      seed: options.seed,
-      firstId,
-      startPrice,
-      endPrice,
-      timeUnit: options.timeUnit,
-    });
-    startPrice = endPrice;
-    firstId += options.rowsPerDay;
-  }
-  return days;
+/** Consecutive days: ids and prices continue over midnight. */
+export function consecutiveDays({ from, to, rowsPerDay, seed, firstId = 1, timeUnit }: ExchangeADays): ExchangeADay[] {
+  return daysBetween(from, to).map((day, index) => ({
+    day,
+    rows: rowsPerDay,
+    seed,
+    firstId: firstId + index * rowsPerDay,
+    timeUnit,
+  }));
 }
 
 /** Start of a day in ms. @throws TidemarkError USAGE if it is not a calendar day. */
@@ -233,16 +162,14 @@ function dayStartOf(day: string): number {
 }
 
 function checkOptions(options: ExchangeADay): number {
-  const { rows, seed, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
+  const { rows, seed, firstId = 1, startPrice = 1 } = options;
   const highestPrice = (MAX_PRICE * 0.9) / PRICE_SCALE;
   if (!Number.isSafeInteger(rows) || rows < 0) throw new TidemarkError('USAGE', 'rows must be a whole number');
   if (!Number.isSafeInteger(seed)) throw new TidemarkError('USAGE', 'seed must be a whole number');
   if (!Number.isSafeInteger(firstId) || firstId < 0 || !Number.isSafeInteger(firstId + rows))
     throw new TidemarkError('USAGE', 'firstId must be a whole number');
-  for (const price of [startPrice, endPrice]) {
-    if (!(price >= 1 && price <= highestPrice))
-      throw new TidemarkError('USAGE', `prices must be between 1 and ${highestPrice}`);
-  }
+  if (!(startPrice >= 1 && startPrice <= highestPrice))
+    throw new TidemarkError('USAGE', `startPrice must be between 1 and ${highestPrice}`);
   return dayStartOf(options.day);
 }
 
@@ -266,35 +193,6 @@ function randomSource(seed: number, dayStartMs: number): () => number {
   for (let i = 0; i < 16; i++) next();
   return next;
 }
-
-/** Cumulative share of the day's orders at each full hour: 25 values from 0 to 1. */
-function cumulativeActivity(random: () => number): Float64Array {
-  const shares = new Float64Array(25);
-  for (let hour = 1; hour <= 24; hour++) shares[hour] = shares[hour - 1] + 0.4 + random() * 1.6;
-  const total = shares[24];
-  for (let hour = 1; hour < 24; hour++) shares[hour] /= total;
-  shares[24] = 1;
-  return shares;
-}
-
-/**
- * The fraction of the day by which this share of its orders has arrived. It is monotone, so times never go backwards.
- */
-function activityTime(shares: Float64Array, position: number): number {
-  let hour = 0;
-  while (hour < 23 && shares[hour + 1] <= position) hour++;
-  return (hour + (position - shares[hour]) / (shares[hour + 1] - shares[hour])) / 24;
-}
-
-/** Mostly very small, sometimes round lots, rarely very large: the distribution of real order books. */
-function drawQuantity(random: () => number): number {
-  const u = random();
-  if (u < 0.12) return ROUND_LOTS[Math.floor((u / 0.12) * ROUND_LOTS.length)];
-  const tail = 1 / (u * u) - 1;
-  return Math.min(MAX_QUANTITY, 5 + Math.floor(900 * random() * (0.05 + tail)));
-}
-
-const ROUND_LOTS = [100, 100, 200, 500, 1000, 1000, 2000, 5000, 10_000, 50_000];
 
 const COMMA = 0x2c;
 const TRUE_TRUE = Buffer.from(',True,True\n', 'latin1');

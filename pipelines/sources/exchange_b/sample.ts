@@ -5,9 +5,10 @@ import { pathToFileURL } from 'node:url';
 import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/keys.ts';
+import { marketTrades } from '../../sample/trades.ts';
 import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
-import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
+import { inPieces, printedFloat, seededRandom } from '../trades/sample.ts';
 import { archiveUrl, documentName } from './source.ts';
 
 export interface ExchangeBDay {
@@ -19,6 +20,7 @@ export interface ExchangeBDay {
   readonly instrument?: string;
   /** Id of the first trade. Default 1. */
   readonly firstId?: number;
+  /** Price of the first trades. Default: the sample market's. */
   readonly startPrice?: number;
   /** Writes the column of the later years. */
   readonly source?: boolean;
@@ -27,6 +29,9 @@ export interface ExchangeBDay {
   readonly repeats?: number;
 }
 
+/** Ticks in one quote unit. */
+const TICKS = 10;
+
 /** Yields the file's lines, header first, each with its line end. */
 export function* generateLines(options: ExchangeBDay): Generator<string> {
   const { day, rows, seed, instrument = 'BTC-USDT', source = false, gaps = 0.01, repeats = 0.001 } = options;
@@ -34,11 +39,11 @@ export function* generateLines(options: ExchangeBDay): Generator<string> {
   const random = seededRandom(seed + fromMs / DAY_MS);
   yield `instrument_name,trade_id,side,price,size,created_time${source ? ',source' : ''}\n`;
   let id = options.firstId ?? 1;
-  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
-  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
+  const { startPrice } = options;
+  for (const trade of marketTrades({ rows, fromMs, toMs, random, ticks: TICKS, startPrice })) {
     // The exchange matches on several hosts: a later id may have a slightly earlier time.
     const ms = Math.max(fromMs, fromMs + Math.floor(trade.offsetMs) - (random() < 0.02 ? 3 : 0));
-    const cells = [instrument, id, trade.buy ? 'buy' : 'sell', trade.priceTenths / 10, sizeText(random), ms];
+    const cells = [instrument, id, trade.buy ? 'buy' : 'sell', trade.price / TICKS, sizeText(trade.size, random), ms];
     const line = `${cells.join(',')}${source ? ',0' : ''}\n`;
     yield line;
     if (random() < repeats) yield line;
@@ -46,16 +51,16 @@ export function* generateLines(options: ExchangeBDay): Generator<string> {
   }
 }
 
-/** Mostly round hundred-millionths, some tiny sizes with an exponent, some results of summing floats. */
-function sizeText(random: () => number): string {
+/** Mostly whole hundred-millionths, some tiny sizes with an exponent, some results of summing floats. */
+function sizeText(hundredThousandths: number, random: () => number): string {
   const kind = random();
-  const units = 1 + Math.floor(random() ** 3 * 2e8);
+  const units = hundredThousandths * 1000 - Math.floor(random() * 1000);
   if (kind < 0.05) return printedFloat(Math.ceil(random() * 9999) / 1e8);
   if (kind < 0.08) {
     const size = Math.max(units, 20_000) / 1e8;
     return printedFloat(size * (1 + 2 ** -52 * Math.ceil(random() * 3)));
   }
-  if (kind < 0.1) return printedFloat(Math.ceil(random() * 5));
+  if (kind < 0.1) return printedFloat(Math.ceil(units / 1e8));
   return printedFloat(units / 1e8);
 }
 

@@ -13,8 +13,9 @@ import { createGzip } from 'node:zlib';
 import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/keys.ts';
+import { marketTrades } from '../../sample/trades.ts';
 import { localPath } from '../documents/locations.ts';
-import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
+import { inPieces, printedFloat, seededRandom } from '../trades/sample.ts';
 import { archiveUrl, type TreeName } from './source.ts';
 
 export interface ExchangeCDay {
@@ -28,6 +29,7 @@ export interface ExchangeCDay {
   readonly symbol?: string;
   /** Id of the first trade. Default 1. */
   readonly firstId?: number;
+  /** Price of the first trades. Default: the sample market's. */
   readonly startPrice?: number;
   /** Order of the lines. Default: `ids`, and `mixed` in `trading`. */
   readonly order?: 'ids' | 'newest_first' | 'mixed' | 'shuffled';
@@ -59,11 +61,11 @@ function spotLines(options: ExchangeCDay): string[] {
   const without = new Set(options.without ?? []);
   const lines: string[] = [];
   let id = options.firstId ?? 1;
-  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
-  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
-    const volume = (1 + Math.floor(random() ** 3 * 2_000_000)) / 1e6;
+  const { startPrice } = options;
+  for (const trade of marketTrades({ rows, fromMs, toMs, random, ticks: 10, startPrice })) {
+    const volume = (trade.size / 1e5).toFixed(6);
     const side = trade.buy ? 'buy' : 'sell';
-    const cells = [id, fromMs + Math.floor(trade.offsetMs), trade.priceTenths / 10, volume.toFixed(6), side];
+    const cells = [id, fromMs + Math.floor(trade.offsetMs), trade.price / 10, volume, side];
     const line = `${[...cells, ...(rpi ? [random() < 0.1 ? 1 : 0] : [])].join(',')}\n`;
     if (!without.has(id)) {
       lines.push(line);
@@ -81,13 +83,13 @@ function tradingLines(options: ExchangeCDay): string[] {
   const without = new Set(options.without ?? []);
   const lines: string[] = [];
   let id = options.firstId ?? 1;
-  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
-  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
+  const { startPrice } = options;
+  for (const trade of marketTrades({ rows, fromMs, toMs, random, ticks: 10, startPrice })) {
     // The exchange assigns ids slightly out of the order of times.
     const tenthsOfMs = Math.floor(Math.min(trade.offsetMs + random() * 40, toMs - fromMs - 0.2) * 10);
     const seconds = printedFloat((fromMs * 10 + tenthsOfMs) / 10_000);
-    const size = random() < 0.002 ? 0 : (1 + Math.floor(random() ** 3 * 2000)) / 1000;
-    const price = trade.priceTenths / 10;
+    const size = random() < 0.002 ? 0 : Math.ceil(trade.size / 100) / 1000;
+    const price = trade.price / 10;
     const foreign = size === 0 ? 0.0001 : size * price;
     const gross = foreign * 1e8;
     const cells = [
