@@ -55,6 +55,10 @@ const everything = () =>
      union all select partition_key, to_jsonb(klines_sha256) from partitions order by 1, 2`,
   );
 
+/** The condition for the kline of the day's first minute that has trades. */
+const firstMinute = (day: string): string =>
+  `size_s = 60 and start_ms = (select min(start_ms) from native_klines where size_s = 60 and start_ms >= ${Date.parse(day)})`;
+
 beforeEach(async () => {
   // Each test begins with all three days proved.
   for (const index of [2, 0, 1]) await backfill(index);
@@ -126,9 +130,7 @@ test('go with a quarantine, and come back with a release and with a replay', { t
 
 test('altered ones quarantine their partition, and a replay mends them', async () => {
   const before = await everything();
-  await system.client.query(
-    `update native_klines set close = close + 1 where start_ms = ${Date.parse(DAYS[1].day)} and size_s = 60`,
-  );
+  await system.client.query(`update native_klines set close = close + 1 where ${firstMinute(DAYS[1].day)}`);
   expect((await run('replay', dataset.key, '--verify-only')).json.units.map(({ state }: Json) => state)).toEqual([
     'identical',
     'differs',
@@ -193,9 +195,8 @@ test('that were altered together with their digest are found by the proof log, a
   const [{ was }] = await system.rows<Json>(
     `select klines_sha256 as was from partitions where partition_key = '${key}'`,
   );
-  const start = Date.parse(key);
   const alter = (by: number) =>
-    system.client.query(`update native_klines set close = close + $1 where start_ms = ${start} and size_s = 60`, [by]);
+    system.client.query(`update native_klines set close = close + $1 where ${firstMinute(key)}`, [by]);
   await alter(1);
   const found = (await run('verify', dataset.key, '--partition', key)).json.units[0].reason as string;
   expect((await run('replay', dataset.key)).exit).toBe(0);
