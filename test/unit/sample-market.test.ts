@@ -31,9 +31,9 @@ const EXCHANGES: Readonly<Record<string, readonly Trade[]>> = {
       .map((row) => ({ ms: Number(row[5]), price: Number(row[3]) })),
   ),
   c: DAYS.flatMap((day) =>
-    cells(linesOfC({ day, rows: ROWS, seed: 3, order: 'ids' }))
+    cells(linesOfC({ day, rows: ROWS, seed: 3 }))
       .slice(1)
-      .map((row) => ({ ms: Number(row[0]) * 1000, price: Number(row[4]) })),
+      .map((row) => ({ ms: Number(row[1]), price: Number(row[2]) })),
   ),
 };
 
