@@ -13,7 +13,6 @@ import { System } from '../support/pipeline.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
 
-const ORACLE = 'exchange_c_spot';
 const DAYS: readonly ExchangeCDay[] = [
   { day: '2025-06-01', rows: 12_000, seed: 5, rpi: true },
   { day: '2025-06-02', rows: 9_000, seed: 6, order: 'shuffled', repeats: 0.01 },
@@ -68,10 +67,10 @@ describe('three days', () => {
       '',
       DAYS.map(({ rows }) => ['proved', rows]),
     ]);
-    expect(await compareNative(system, csv, system.env.dir, dataset.key, ORACLE)).toEqual([21_300, 21_300, 0, 0]);
+    expect(await compareNative(system, csv, system.env.dir, dataset.key)).toEqual([21_300, 21_300, 0, 0]);
     const ticks = await system.rows(`select distinct tick_direction from ${dataset.native.table}`);
     expect(ticks).toHaveLength(5);
-    expect(await secondsStored(system, dataset.key)).toEqual(await secondsOfFiles(csv, ORACLE));
+    expect(await secondsStored(system, dataset.key)).toEqual(await secondsOfFiles(csv, dataset.key));
   });
 
   test('are replayed and verified to the byte', async () => {
@@ -116,7 +115,9 @@ describe('three days', () => {
 
   test('are served as trades and klines, native and aligned', async () => {
     const day = { start_date: FIRST, end_date: FIRST, strict: true };
-    const [[count, volume]] = await duckdb(`select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], ORACLE)}`);
+    const [[count, volume]] = await duckdb(
+      `select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], dataset.key)}`,
+    );
     const { rows: trades } = await send('/v1/historical/exchange_c/spot/trades', { ...day, fields: ['trade_id'] });
     expect(trades.map(({ trade_id }: Json) => trade_id).toSorted((a: number, b: number) => a - b)).toEqual(
       Array.from({ length: DAYS[0].rows }, (_, index) => index + 1),

@@ -15,6 +15,7 @@ import { startServing } from '../support/serving.ts';
 import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
 import { tracesOf } from '../support/trades.ts';
 
+const ORACLE = 'exchange_c_trading';
 /** Several frames, and more rows than a run is first given room for (row-run.ts). */
 const LARGE: ExchangeCDay = {
   archive: 'trading',
@@ -77,13 +78,13 @@ describe('two days', () => {
   });
 
   test('hold exactly the rows of the files, repeats once, as DuckDB reads them', async () => {
-    expect(await compareNative(system, csv, system.env.dir, dataset.key)).toEqual([90_000, 90_000, 0, 0]);
+    expect(await compareNative(system, csv, system.env.dir, dataset.key, ORACLE)).toEqual([90_000, 90_000, 0, 0]);
     const zero = await system.rows(`select count(*) n from ${dataset.native.table} where size = 0`);
     expect(Number(zero[0].n)).toBeGreaterThan(100);
   });
 
   test('have aligned rows equal to what DuckDB computes, for all seconds', async () => {
-    const expected = await secondsOfFiles(csv, dataset.key);
+    const expected = await secondsOfFiles(csv, ORACLE);
     expect(expected.length).toBeGreaterThan(30_000);
     const stored = await secondsStored(system, dataset.key);
     expect(stored.length).toBe(expected.length);
@@ -167,9 +168,7 @@ describe('two days', () => {
       'datetime',
     ]);
     const day = { start_date: LARGE.day, end_date: LARGE.day, strict: true };
-    const [[count, volume]] = await duckdb(
-      `select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], dataset.key)}`,
-    );
+    const [[count, volume]] = await duckdb(`select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], ORACLE)}`);
     for (const mode of ['native', 'aligned_1s']) {
       const { rows: klines } = await send('/v1/historical/exchange_c/spot/klines', { ...day, mode, kline_size: '1h' });
       expect(klines.length).toBe(24);

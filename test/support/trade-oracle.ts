@@ -57,7 +57,7 @@ const ORACLES: Readonly<Record<string, Oracle>> = {
       instrument_name: 'instrument_name',
     },
   },
-  exchange_c_spot: {
+  exchange_c_spot_trades: {
     // What the rows do not state: products of decimals, and the last change of price in the order of ids.
     read: (path) => `select *, case when sign is null then '' else (case when price = before then 'Zero' else '' end)
         || (case when sign > 0 then 'PlusTick' else 'MinusTick' end) end as tick
@@ -79,7 +79,7 @@ const ORACLES: Readonly<Record<string, Oracle>> = {
       trd_match_id: `'m-' || id`,
     },
   },
-  exchange_c_spot_trades: {
+  exchange_c_trading: {
     // Rounded before it is multiplied: as decimals beyond 18 digits half a million times take 8 s.
     read: (path) => `select trdMatchID[3:]::bigint as id, (round(timestamp::decimal(18,6), 3) * 1000)::bigint as ms,
       price::decimal(12,2) as price, size::decimal(32,20) as qty, foreignNotional::decimal(32,20) as quote,
