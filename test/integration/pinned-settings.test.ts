@@ -159,11 +159,18 @@ describe('a pin', () => {
       await system.client.query(other, [2, DAYS[0], true, `BTC-USDT-trades-${DAYS[0]}.zip`]);
       await system.client.query(other, [3, DAYS[0], false, `BTCUSDT${DAYS[0]}.csv.gz`]);
       await system.client.query(other, [8, '1735689600000', false, 'signet-mempool-1735689600000.json.zst']);
-      await system.client.query(await readFile('migrations/0028_pinned_settings.sql', 'utf8'));
+      for (const name of ['0028_pinned_settings', '0030_exchange_c_archive'])
+        await system.client.query(await readFile(`migrations/${name}.sql`, 'utf8'));
       expect(await pins(system)).toEqual([
         { setting: 'SVC_BITCOIN_NETWORK', value: 'signet', partition: '1735689600000' },
         { setting: SETTING, value: 'LTCUSDT', partition: DAYS[4] },
+        // There was one archive of exchange C.
+        { setting: 'SVC_EXCHANGE_C_ARCHIVE', value: 'trading', partition: DAYS[0] },
         { setting: 'SVC_EXCHANGE_C_SYMBOL', value: 'BTCUSDT', partition: DAYS[0] },
+      ]);
+      await system.client.query(`update pinned_settings set value = 'spot' where value = 'trading'`);
+      expect(await foreignPartitions(system.client, datasetOf('exchange_c_spot_trades'))).toMatchObject([
+        { value: 'trading', partitions: 1, first: DAYS[0] },
       ]);
       expect(await foreignPartitions(system.client, datasetOf(DATASET))).toMatchObject([
         { value: 'SOLUSDT', partitions: 1, first: DAYS[1] },
