@@ -14,7 +14,7 @@ import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_s
 import { windowOf } from '../../shared/registry/keys.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
-import { decimal, EXCHANGE_C, fileOf } from '../support/trade-layouts.ts';
+import { decimal, EXCHANGE_C, EXCHANGE_C_SPOT, fileOf } from '../support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, factsOf, rawOf, refusalOf, runsOf } from '../support/trades.ts';
 
 const DAY = '2020-07-07';
@@ -69,10 +69,13 @@ describe('a file', () => {
     expect(rawOf(decode(`\uFEFF${crlf}`, { pieces: [5000], run: 20_000 }))).toBe(rawOf(sorted));
   });
 
-  test('in any order of any rows is the file in the order of its ids', () => {
+  test.each([
+    ['trading', EXCHANGE_C],
+    ['spot', EXCHANGE_C_SPOT],
+  ] as const)('of %s in any order of any rows is the file in the order of its ids', (_, layout) => {
     fc.assert(
       fc.property(
-        EXCHANGE_C.lines(decimal, { minLength: 1, maxLength: 30 }).chain((list) =>
+        layout.lines(decimal, { minLength: 1, maxLength: 30 }).chain((list) =>
           fc.tuple(
             fc.constant(list),
             fc.shuffledSubarray([...list.keys()], { minLength: list.length }),
@@ -83,9 +86,9 @@ describe('a file', () => {
         ),
         ([list, places, again, reading]) => {
           const lines = list.map(({ line }) => line);
-          const sorted = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, lines));
+          const sorted = decodeFile(layout, fileOf(layout, lines));
           const mixed = [...places, ...again].map((place) => lines[place]);
-          const items = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, mixed), reading);
+          const items = decodeFile(layout, fileOf(layout, mixed), reading);
           expect(rawOf(items)).toBe(rawOf(sorted));
           expect(factsOf(items)).toEqual({ ...factsOf(sorted), repeats_dropped: again.length });
         },
@@ -103,6 +106,20 @@ describe('a file', () => {
         const reading = { run, pieces: [HEADER.length, ROW.length] };
         expect(refusalOf(() => decode(HEADER + rows, reading)).message).toMatch(
           new RegExp(`line ${line}: foreignNotional must be followed by the end of the row`),
+        );
+      }
+    }
+  });
+
+  test('of spot is refused for a row with two carriage returns, whatever its order', () => {
+    const row = (id: number) => EXCHANGE_C_SPOT.row(id);
+    const header = `${EXCHANGE_C_SPOT.headers[0]}\n`;
+    for (const run of [undefined, 1]) {
+      for (const text of [`${row(1)}\r\r\n${row(2)}\n${row(3)}\n`, `${row(3)}\n${row(2)}\n${row(1)}\r\r\n`]) {
+        const line = text.startsWith(row(1)) ? 2 : 4;
+        const reading = { run, pieces: [header.length, row(1).length] };
+        expect(refusalOf(() => decodeFile(EXCHANGE_C_SPOT, header + text, reading)).message).toMatch(
+          new RegExp(`line ${line}: side must be followed by the end of the row`),
         );
       }
     }
