@@ -28,7 +28,7 @@ export const ERROR_CODES = {
   },
   STACK_START_FAILED: {
     transient: true,
-    remedy: 'Read the log file that the message names; it is in the state folder.',
+    remedy: 'Mend what the message says; where it names a log file, the reason is at its end.',
   },
   STACK_LOCKED: {
     transient: true,

@@ -7,7 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chmod, chown, lstat, mkdir, readFile, readlink, realpath, rename, rm, stat, symlink } from 'node:fs/promises';
+import { chmod, chown, lstat, mkdir, readFile, readlink, realpath, rename, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -21,12 +21,13 @@ import {
   DATABASE_NAME,
   DATABASE_USER,
   defaultProfile,
+  INITDB_TEXT_ARGS,
   postgresFault,
   postgresSettings,
   postgresUrl,
   socketDir,
 } from './postgres.ts';
-import { canEnter, run, type ServerUser, serverUser } from './processes.ts';
+import { canEnter, run, type ServerUser, serverUser, tailOf } from './processes.ts';
 import {
   type AcquireOptions,
   type Profile,
@@ -81,7 +82,7 @@ export function dockerRunArgs(stateDir: string, server: ServerName, port: number
     ...['--publish', `127.0.0.1:${port}:5432`, '--volume', `${name}:/var/lib/postgresql/data`, '--shm-size', '1g'],
     ...['--env', `POSTGRES_USER=${DATABASE_USER}`, '--env', `POSTGRES_DB=${DATABASE_NAME}`],
     ...['--env', 'POSTGRES_PASSWORD', '--env', 'NO_TS_TUNE=true'],
-    ...['--env', 'POSTGRES_INITDB_ARGS=--locale-provider=builtin --builtin-locale=C.UTF-8 --locale=C'],
+    ...['--env', `POSTGRES_INITDB_ARGS=${INITDB_TEXT_ARGS.join(' ')}`],
     IMAGES.postgres,
     'postgres',
     ...Object.entries(settings).flatMap(([key, value]) => ['-c', `${key}=${value}`]),
@@ -125,11 +126,7 @@ function createContainer(
       const deadline = performance.now() + START_TIMEOUT_MS;
       for (let last = await fault(record, 5_000); last !== undefined; last = await fault(record, 5_000)) {
         if (performance.now() > deadline || !(await runs())) {
-          const { stdout, stderr } = await run('docker', ['logs', '--tail', '6', name], { check: false });
-          throw new TidemarkError(
-            'STACK_START_FAILED',
-            `The container ${name} did not start (${last.reason}):\n${stdout}${stderr}`,
-          );
+          throw await startFailure(name, join(stateDir, 'log', `${server}.log`), last.reason);
         }
         await sleep(200);
       }
@@ -155,6 +152,18 @@ function createContainer(
       await run('docker', ['rm', '--force', name], { check: false });
     },
   };
+}
+
+/** The next start replaces the container, and its log with it: the log goes to where those of processes are. */
+async function startFailure(name: string, logFile: string, reason: string): Promise<TidemarkError> {
+  const { stdout, stderr } = await run('docker', ['logs', name], { check: false });
+  await mkdir(dirname(logFile), { recursive: true });
+  await writeFile(logFile, `${stdout}${stderr}`, { mode: 0o640 });
+  return new TidemarkError(
+    'STACK_START_FAILED',
+    `The container ${name} did not start (${reason}); the end of ${logFile}:\n${tailOf(logFile, 6)}`,
+    { details: { logFile } },
+  );
 }
 
 export interface ServerRuntime {

@@ -29,6 +29,17 @@ const GIB = 1024 * MIB;
 export const DATABASE_USER = 'tidemark';
 export const DATABASE_NAME = 'tidemark';
 
+/**
+ * What initdb is told about text, in every kind of stack: PostgreSQL's own C.UTF-8, the same order on every machine, whatever
+ * locales it has. The encoding is stated, because initdb derives SQL_ASCII from `--locale=C`, and this provider refuses that.
+ */
+export const INITDB_TEXT_ARGS: readonly string[] = [
+  '--encoding=UTF8',
+  '--locale-provider=builtin',
+  '--builtin-locale=C.UTF-8',
+  '--locale=C',
+];
+
 /** sockaddr_un holds 108 bytes with its terminator; the file name takes up to 20 of them. */
 const MAX_SOCKET_DIR_BYTES = 107 - '/.s.PGSQL.65535.lock'.length;
 
@@ -177,11 +188,7 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
         `--username=${DATABASE_USER}`,
         `--pwfile=${passwordFile}`,
         '--auth=scram-sha-256',
-        '--encoding=UTF8',
-        // PostgreSQL's own C.UTF-8: the same order on every machine, whatever locales it has.
-        '--locale-provider=builtin',
-        '--builtin-locale=C.UTF-8',
-        '--locale=C',
+        ...INITDB_TEXT_ARGS,
         '--no-instructions',
         ...(profile.durable ? [] : ['--no-sync']),
       ],
