@@ -143,7 +143,7 @@ ${accountsConfiguration(passwordsNamed((name) => name))}`;
 function composeFile(text: string): string {
   const accounts = accountsConfiguration(passwordsNamed((name) => `NATS_${name}`))
     .replaceAll('$', '$$$$')
-    .replace(/"(NATS_\w+)"/g, (_, name) => `"\${${name}:?choose one}"`)
+    .replace(/"(NATS_\w+)"/g, (_, name) => `"\${${name}:-}"`)
     .trimEnd()
     .split('\n')
     .map((line) => `        ${line}\n`)

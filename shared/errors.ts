@@ -312,11 +312,13 @@ export const ERROR_CODES = {
 
   RIGHTS_FILE_EXISTS: {
     transient: false,
-    remedy: 'Change the existing files, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+    remedy:
+      'Change the existing files, or name another path: SVC_SOURCE_RIGHTS_MATRIX_PATH, or with docker-compose.yml another folder, RIGHTS_DIR.',
   },
   RIGHTS_FILE_UNWRITABLE: {
     transient: false,
-    remedy: 'Check space and permissions, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+    remedy:
+      'Check space and permissions, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH. With docker-compose.yml, `docker compose run --rm rights init` writes into RIGHTS_DIR whosever it is.',
   },
   READ_ROLE_REFUSED: {
     transient: false,

@@ -118,6 +118,11 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
       if (setting.schemes && !setting.schemes.includes(value.protocol)) {
         return { fault: `must start with ${setting.schemes.join(' or ')}` };
       }
+      // A shell or a Compose file puts nothing in the place of a variable that is not set.
+      const [, user] = /^[^:/]+:\/\/([^/?#@:]+):@/.exec(text) ?? [];
+      if (user !== undefined) {
+        return { fault: `has no password between \`${user}:\` and \`@\`; set the variable that it is made of` };
+      }
       return [value.username, value.password].every(isDecodable)
         ? { value }
         : { fault: 'must percent-encode special characters of the user name and the password: % is %25' };

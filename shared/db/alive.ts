@@ -1,8 +1,9 @@
 /**
  * Health check for containers whose process listens on no port: it passes when this machine has a database connection
- * whose name begins with the argument. Projectors, followers and workers hold one for as long as they work.
+ * whose name begins with the arguments. Projectors, followers and workers hold one for as long as they work. Each word of the
+ * name is an argument, because some engines split arguments at blanks.
  *
- *     node shared/db/alive.ts 'tidemark projector'
+ *     node shared/db/alive.ts tidemark projector
  */
 import { loadSettings } from '../config/load.ts';
 import { explain } from '../errors.ts';
@@ -23,7 +24,7 @@ async function isConnected(prefix: string): Promise<boolean> {
 }
 
 try {
-  const [prefix = ''] = process.argv.slice(2);
+  const prefix = process.argv.slice(2).join(' ');
   if (!(await isConnected(prefix))) {
     process.stderr.write(`no process of this machine has a database connection named ${prefix}\n`);
     process.exitCode = 1;

@@ -2,7 +2,7 @@
  * Writes a rights matrix for the operator to own, with a form for each source's licence. The service refuses a form until
  * the operator has filled it in.
  */
-import { mkdir, open, rm } from 'node:fs/promises';
+import { chown, mkdir, open, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
@@ -11,7 +11,7 @@ import { FORM_TITLE, UNSIGNED } from './store.ts';
 
 /** What the operator should do when the service refuses real rows. */
 export const OWN_MATRIX_REMEDY =
-  'The operator writes a matrix with `./tidemark rights init`, fills in the forms it makes, and names it in SVC_SOURCE_RIGHTS_MATRIX_PATH.';
+  'The operator writes a matrix with `./tidemark rights init` (with docker-compose.yml, `docker compose run --rm rights init`), fills in the forms it makes, and names it in SVC_SOURCE_RIGHTS_MATRIX_PATH.';
 
 /** Folder of the forms, beside the matrix. */
 const FORMS = 'signoff';
@@ -42,7 +42,7 @@ export async function writeOwnMatrix(path: string, hosted: readonly string[]): P
     ...forms.map((form) => ({ path: form.path, text: formOf(form.source) })),
     { path, text: `${JSON.stringify(matrixOf(served), undefined, 2)}\n` },
   ];
-  await writeNew(files);
+  await writeNew(dirname(path), files);
   return { matrix: path, forms, ingestOnly: ALL_SOURCES.filter((source) => !served.includes(source)) };
 }
 
@@ -78,15 +78,24 @@ signed document itself here, under any name, and name it in the matrix.
 - Date: ${UNSIGNED} YYYY-MM-DD]
 `;
 
-/** Writes all of the files or none, and never over an existing file. */
-async function writeNew(files: readonly { readonly path: string; readonly text: string }[]): Promise<void> {
+/**
+ * Writes all of the files or none, and never over an existing file. Whoever may enter the folder may read them: the service
+ * is another account in containers.
+ */
+async function writeNew(folder: string, files: readonly { readonly path: string; readonly text: string }[]) {
   const written: string[] = [];
   try {
+    await mkdir(folder, { recursive: true });
+    const owner = await stat(folder);
+    // Root writes into anybody's folder; what it writes is for the folder's owner to fill in.
+    const isForOther = process.getuid?.() === 0 && owner.uid !== 0;
     for (const { path, text } of files) {
-      await mkdir(dirname(path), { recursive: true });
-      const file = await open(path, 'wx', 0o640);
+      const isNewFolder = (await mkdir(dirname(path), { recursive: true })) !== undefined;
+      if (isForOther && isNewFolder) await chown(dirname(path), owner.uid, owner.gid);
+      const file = await open(path, 'wx', 0o644);
       written.push(path);
       try {
+        if (isForOther) await file.chown(owner.uid, owner.gid);
         await file.writeFile(text);
         await file.sync();
       } finally {
@@ -95,10 +104,22 @@ async function writeNew(files: readonly { readonly path: string; readonly text: 
     }
   } catch (cause) {
     for (const path of written) await rm(path, { force: true });
-    const { code, path } = cause as NodeJS.ErrnoException;
-    if (code === 'EEXIST') {
+    const { code, path, syscall } = cause as NodeJS.ErrnoException;
+    if (code === 'EEXIST' && syscall === 'open') {
       throw new TidemarkError('RIGHTS_FILE_EXISTS', `${path} exists already; nothing was written`, { cause });
     }
-    throw new TidemarkError('RIGHTS_FILE_UNWRITABLE', `Cannot write ${path ?? files[0].path}`, { cause });
+    throw new TidemarkError(
+      'RIGHTS_FILE_UNWRITABLE',
+      `Cannot write ${path ?? files[0].path}${await mayNot(code, folder)}`,
+      { cause },
+    );
   }
+}
+
+/** Who was refused, and whose the folder is. */
+async function mayNot(code: string | undefined, folder: string): Promise<string> {
+  const there = code === 'EACCES' || code === 'EPERM' ? await stat(folder).catch(() => undefined) : undefined;
+  if (there === undefined) return '';
+  const mode = (there.mode & 0o777).toString(8);
+  return ` as user ${process.geteuid?.()}; ${folder} belongs to user ${there.uid} and has mode ${mode}`;
 }

@@ -30,7 +30,7 @@ export const DATABASE_USER = 'tidemark';
 export const DATABASE_NAME = 'tidemark';
 
 /**
- * What initdb is told about text, in every kind of stack: PostgreSQL's own C.UTF-8, the same order on every machine, whatever
+ * The arguments of initdb about text, in every kind of stack: PostgreSQL's own C.UTF-8, the same order on every machine, whatever
  * locales it has. The encoding is stated, because initdb derives SQL_ASCII from `--locale=C`, and this provider refuses that.
  */
 export const INITDB_TEXT_ARGS: readonly string[] = [

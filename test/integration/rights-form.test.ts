@@ -1,15 +1,19 @@
 /** `rights init`: what it writes is a valid matrix, is no licence until it is filled in, and overwrites nothing. */
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { chown, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { useOf } from '../../pipelines/cli/commands/rights.ts';
 import { codeOf } from '../../shared/errors.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { writeOwnMatrix } from '../../shared/rights/form.ts';
 import { meaningOf, RightsStore, SAMPLE_MATRIX_PATH } from '../../shared/rights/store.ts';
 import { startCommand } from '../support/command.ts';
+import { given } from '../support/given.ts';
 import { OWN_MATRIX } from '../support/serving.ts';
 import { testLogger } from '../support/stack.ts';
+
+const isRoot = process.getuid?.() === 0;
 
 let dir: string;
 let path: string;
@@ -123,6 +127,38 @@ describe('what is there', () => {
     await writeFile(join(dir, 'file'), '');
     expect(await codeOfFault(writeOwnMatrix(join(dir, 'file', 'matrix.json'), []))).toBe('RIGHTS_FILE_UNWRITABLE');
   });
+
+  given(!isRoot, 'root may write everywhere: run the tests as another user').test(
+    'a folder that refuses this user is named with its owner and mode',
+    async () => {
+      await mkdir(dirname(path), { mode: 0o555 });
+      const uid = process.getuid?.();
+      await expect(writeOwnMatrix(path, [])).rejects.toMatchObject({
+        code: 'RIGHTS_FILE_UNWRITABLE',
+        message: expect.stringContaining(` as user ${uid}; ${dirname(path)} belongs to user ${uid} and has mode 555`),
+      });
+    },
+  );
+});
+
+// The service in a container is another user than the owner of the folder, who fills the forms in.
+describe('what is written', () => {
+  test('may be read by whoever may enter the folder', async () => {
+    const { matrix, forms } = await writeOwnMatrix(path, ['macro']);
+    for (const file of [matrix, forms[0].path]) expect((await stat(file)).mode & 0o004, file).toBe(0o004);
+  });
+
+  given(isRoot, 'only root can give a folder to another user: run the tests as root').test(
+    'by root in the folder of another user belongs to that user',
+    async () => {
+      const [uid, gid] = [4_321, 8_765];
+      await mkdir(dirname(path));
+      await chown(dirname(path), uid, gid);
+      const { matrix, forms } = await writeOwnMatrix(path, ['macro']);
+      for (const file of [matrix, forms[0].path, dirname(forms[0].path)])
+        expect(await stat(file), file).toMatchObject({ uid, gid });
+    },
+  );
 });
 
 test('the command needs no server, and says what it wrote', async () => {
@@ -145,4 +181,12 @@ test('the command needs no server, and says what it wrote', async () => {
   const elsewhere = await run(['rights', 'init', '--source-rights-matrix-path', path]);
   expect([elsewhere.exit, elsewhere.json.matrix]).toEqual([0, path]);
   expect((await run(['rights', 'grant'])).exit).toBe(2);
+});
+
+// In a container there is no .env to name it in.
+test('who has named the matrix is not told to, but where it lies', () => {
+  expect(useOf('/rights/matrix.json', undefined).at(-1)).toBe('SVC_SOURCE_RIGHTS_MATRIX_PATH=/rights/matrix.json');
+  const text = useOf('/rights/matrix.json', '/rights/matrix.json').join('\n');
+  expect(text).not.toContain('.env');
+  expect(text).toMatch(/\/rights is the folder that RIGHTS_DIR names/);
 });

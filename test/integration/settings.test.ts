@@ -169,6 +169,16 @@ describe('faults', () => {
     expect(faultsOf(() => load({ SVC_DATABASE_URL: '/data' }))[0]).toBe('SVC_DATABASE_URL: must be a URL');
   });
 
+  // A Compose file and a shell put nothing in the place of a variable that is not set; the server then refused the password.
+  test('are users of a URL whose password is empty', () => {
+    const faultOf = (text: string) => faultsOf(() => load({ SVC_DATABASE_URL: text }))[0];
+    expect(faultOf('postgres://tidemark_ingest:@postgres:5432/tidemark')).toBe(
+      'SVC_DATABASE_URL: has no password between `tidemark_ingest:` and `@`; set the variable that it is made of',
+    );
+    for (const url of ['postgres://me@host/db', 'postgres://me:x@host/db', 'postgres://host:5432/db?a=b:@'])
+      expect(load({ SVC_DATABASE_URL: url }).SVC_DATABASE_URL?.href).toBe(url);
+  });
+
   test('are listed together with what is required and not there', () => {
     const required = () => ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_HTTP_PORT'] as const;
     const faults = faultsOf(() => load({ SVC_HTTP_PORT: 'x', SVC_INTERNAL_API_KEY: 'k' }, { required }));

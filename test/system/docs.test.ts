@@ -18,7 +18,6 @@ import { SETTINGS } from '../../shared/config/settings.ts';
 import { ERROR_CODES } from '../../shared/errors.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import { defaultProfile, postgresSettings } from '../../shared/stack/postgres.ts';
 import { parseJson } from '../../shared/strict-json.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
@@ -224,18 +223,13 @@ describe('statements', () => {
     expect(found).toContainEqual({ name: '@cypress/request', version: '4.0.1' });
   });
 
-  test('docker-compose.yml runs the versions and settings of the embedded stack', () => {
+  test('docker-compose.yml runs the versions of the stack in Docker', () => {
     const compose = read('docker-compose.yml');
     const imageOf = (service: string) =>
       new RegExp(`^  ${service}:\\n(?:    .*\\n)*?    image: (\\S+)$`, 'm').exec(compose)?.[1];
     for (const service of ['postgres', 'nats']) {
       expect(read('shared/stack/docker.ts')).toContain(`'${imageOf(service)}'`);
     }
-    const megabytes = (value: string) => value.replace(/^(\d+)GB$/, (_, count) => `${Number(count) * 1024}MB`);
-    const ours = postgresSettings(defaultProfile(), 4 * 1024 ** 3);
-    const theirs = [...compose.matchAll(/^ +- ([a-z_]+)=(\S+)$/gm)].filter(([, name]) => name !== 'timezone');
-    expect(theirs).not.toHaveLength(0);
-    for (const [, name, value] of theirs) expect(megabytes(value), name).toBe(ours[name]);
   });
 });
 

@@ -229,7 +229,8 @@ const proofLog: Check = {
 export const WORK_CHECKS: readonly Check[] = [partitions, work, sources, pinned, proofLog];
 
 const OWN_MATRIX =
-  './tidemark rights init, fill in its forms, and name the matrix in .env as SVC_SOURCE_RIGHTS_MATRIX_PATH';
+  './tidemark rights init, fill in its forms, and name the matrix in .env as SVC_SOURCE_RIGHTS_MATRIX_PATH; ' +
+  'with docker-compose.yml, docker compose run --rm rights init, and fill in its forms';
 const FORMAT = 'see docs/security.md, rights';
 
 const rights: Check = {
