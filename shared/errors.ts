@@ -417,3 +417,26 @@ export function outageCode(error: unknown): ErrorCode | undefined {
   const socket = syscall === 'connect' || syscall === 'read' || syscall === 'write';
   return socket && SOCKET_CODES.has(String(code)) ? 'DATABASE_UNAVAILABLE' : undefined;
 }
+
+/** SQLSTATEs of a server that answers and refuses: wrong credentials, missing rights, unknown database. */
+const REFUSED_STATES = /^(28|3D|42)/;
+/** Names of the log client's errors that say the same, or that the server cannot do what its address asks for. */
+const LOG_REFUSALS: ReadonlySet<string> = new Set([
+  'AuthorizationError',
+  'UserAuthenticationExpiredError',
+  'PermissionViolationError',
+  'InvalidArgumentError',
+]);
+/** Codes of a TLS handshake: another protocol, an unknown authority, another name, an expired certificate. */
+const TLS_CODES = /^(ERR_TLS|ERR_SSL|EPROTO$|CERT_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|HOSTNAME_MISMATCH$|INVALID_CA$)/;
+/** Messages of the drivers: TLS that the server lacks or breaks off, and a password that the URL lacks. */
+const DRIVER_REFUSALS = /does not support SSL|establishing an SSL connection|^SASL: |does not support 'tls'/;
+
+/** Whether a store refuses, so that only another setting helps and no repetition does. */
+export function isRefusal(error: unknown): boolean {
+  if (error instanceof AggregateError && error.errors.some(isRefusal)) return true;
+  if (!(error instanceof Error)) return false;
+  const code = String((error as { code?: unknown }).code ?? '');
+  const refuses = REFUSED_STATES.test(code) || TLS_CODES.test(code) || LOG_REFUSALS.has(error.name);
+  return refuses || DRIVER_REFUSALS.test(error.message) || isRefusal(error.cause);
+}

@@ -9,7 +9,7 @@ import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
 import { MIGRATIONS_DIR, type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
-import { codeOf, explain, outageCode } from '../../shared/errors.ts';
+import { codeOf, explain, isRefusal, outageCode } from '../../shared/errors.ts';
 import { createLogger, type Logger } from '../../shared/logger.ts';
 import { connectNats, type NatsConnection, OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
@@ -25,18 +25,9 @@ export interface OutageRetryOptions {
 }
 
 const PAUSE_MS = 500;
-/** SQLSTATEs of a server that answers and refuses: wrong credentials, missing rights, unknown database. */
-const REFUSED = /^(28|3D|42)/;
-const REFUSALS: ReadonlySet<string> = new Set([
-  'AuthorizationError',
-  'UserAuthenticationExpiredError',
-  'PermissionViolationError',
-]);
 
 function isAway(error: unknown): boolean {
-  for (let at = error; at instanceof Error; at = at.cause) {
-    if (REFUSALS.has(at.name) || REFUSED.test(String((at as { code?: unknown }).code ?? ''))) return false;
-  }
+  if (isRefusal(error)) return false;
   const code = codeOf(error) ?? outageCode(error);
   return code === 'LOG_UNAVAILABLE' || code === 'DATABASE_UNAVAILABLE';
 }

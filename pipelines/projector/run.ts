@@ -13,7 +13,7 @@ import {
   type ProjectorFailure,
   requireTimescale,
 } from '../../shared/db/connect.ts';
-import { codeOf, type ErrorCode, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { codeOf, type ErrorCode, explain, isRefusal, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
@@ -80,7 +80,8 @@ const MAX_MESSAGE = 1500;
 const OUTAGES: ReadonlySet<unknown> = new Set<ErrorCode>(['LOG_UNAVAILABLE', 'DATABASE_UNAVAILABLE']);
 
 /** Whether a store was unavailable. Publishers that wait for a proof wait until it is back, and are not notified. */
-export const isOutage = (error: unknown): boolean => OUTAGES.has(codeOf(error) ?? outageCode(error));
+export const isOutage = (error: unknown): boolean =>
+  OUTAGES.has(codeOf(error) ?? outageCode(error)) && !isRefusal(error);
 
 /** Notifies publishers that wait for a proof of the reason for a failure. */
 async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: ProjectionNeeds, error: unknown) {

@@ -7,9 +7,9 @@
  */
 
 import { connect as connectSocket, Socket } from 'node:net';
-import pg from 'pg';
+import type pg from 'pg';
 import installedPg from 'pg/package.json' with { type: 'json' };
-import { KEEP_ALIVE } from '../../shared/db/connect.ts';
+import { DatabaseClient, KEEP_ALIVE } from '../../shared/db/connect.ts';
 import {
   checkOids,
   decodeColumnOids,
@@ -241,7 +241,7 @@ async function connectedClient(
     url.username = encodeURIComponent(caller.user);
     url.password = encodeURIComponent(caller.password);
   }
-  const client = new pg.Client({
+  const client = new DatabaseClient({
     connectionString: url.href,
     application_name: name,
     connectionTimeoutMillis: connectTimeoutMs,

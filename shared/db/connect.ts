@@ -31,11 +31,33 @@ export const KEEP_ALIVE = {
 const types = new pg.TypeOverrides();
 
 /**
+ * A client of `pg` that has only what its URL and its caller say. `pg` fills what they leave open from libpq's variables
+ * (`PGOPTIONS`, `PGSSLMODE`, `PGPASSFILE` ...), which the user's shell sets for other databases: a read-only session or TLS
+ * that the server lacks would be ours.
+ */
+export class DatabaseClient extends pg.Client {
+  constructor(config?: pg.ClientConfig) {
+    for (const name of Object.keys(process.env)) if (name.startsWith('PG')) delete process.env[name];
+    super(config);
+  }
+
+  /** Opens the connection; one that fails is closed here, because a server waits a minute for a login that does not come. */
+  async open(): Promise<void> {
+    try {
+      await this.connect();
+    } catch (error) {
+      this.connection.stream.destroy();
+      throw error;
+    }
+  }
+}
+
+/**
  * Opens one connection, which `await using` closes.
  * @throws TidemarkError DATABASE_UNAVAILABLE
  */
 export async function connect(options: ConnectOptions): Promise<Client> {
-  const client = new pg.Client({
+  const client = new DatabaseClient({
     connectionString: options.url,
     application_name: options.name,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 10_000,
@@ -45,7 +67,7 @@ export async function connect(options: ConnectOptions): Promise<Client> {
   // Without a listener a connection that is lost while idle would end the process. The next query reports the loss.
   client.on('error', () => {});
   try {
-    await client.connect();
+    await client.open();
   } catch (cause) {
     throw new TidemarkError('DATABASE_UNAVAILABLE', `Cannot connect to PostgreSQL at ${describeUrl(options.url)}`, {
       cause,
@@ -56,6 +78,7 @@ export async function connect(options: ConnectOptions): Promise<Client> {
 
 export function createPool(options: ConnectOptions & { max: number; statementTimeoutMs?: number }): pg.Pool {
   const pool = new pg.Pool({
+    Client: DatabaseClient,
     connectionString: options.url,
     application_name: options.name,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 10_000,

@@ -110,6 +110,7 @@ interface Greeting {
   readonly server_name?: string;
   readonly jetstream?: boolean;
   readonly tls_required?: boolean;
+  readonly tls_available?: boolean;
 }
 
 /** JetStream's files of a server alone do not depend on its name, so another folder, as of a copy, has another name. */
@@ -139,9 +140,10 @@ export async function natsFault(url: string, timeoutMs: number, serverName?: str
         if (!greeted && text.includes('\r\n')) {
           const info = /^INFO (\{.*\})\s*\r\n/.exec(text);
           if (!info) return refused('not a nats-server');
-          const { server_name, jetstream, tls_required } = JSON.parse(info[1]) as Greeting;
+          const { server_name, jetstream, tls_required, tls_available } = JSON.parse(info[1]) as Greeting;
           if (serverName !== undefined && server_name !== serverName) return refused('another server has the port');
           if (jetstream !== true) return refused('JetStream is not enabled');
+          if (protocol === 'tls:' && !tls_required && !tls_available) return refused('the server does not offer TLS');
           if (protocol === 'tls:' || tls_required) return resolve(undefined);
           const login = {
             verbose: false,

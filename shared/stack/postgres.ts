@@ -4,9 +4,9 @@ import { chown, mkdir, mkdtemp, readdir, realpath, rename, rm, statfs, writeFile
 import { totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
+import { DatabaseClient } from '../db/connect.ts';
 import { DATABASE_ROLES, type DatabaseRole, type RolePasswords, roleName } from '../db/roles.ts';
-import { TidemarkError } from '../errors.ts';
+import { isRefusal, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import type { Runtime } from './packages.ts';
 import {
@@ -126,7 +126,7 @@ const byRole = (urlOf: (role: DatabaseRole) => string) =>
  * @param dataDir the folder of the only server that may answer
  */
 export async function postgresFault(url: string, timeoutMs: number, dataDir?: string): Promise<StackFault | undefined> {
-  const client = new pg.Client({
+  const client = new DatabaseClient({
     connectionString: url,
     connectionTimeoutMillis: timeoutMs,
     query_timeout: timeoutMs,
@@ -134,7 +134,7 @@ export async function postgresFault(url: string, timeoutMs: number, dataDir?: st
   });
   client.on('error', () => {});
   try {
-    await client.connect();
+    await client.open();
     await client.query('SELECT 1');
     if (dataDir === undefined) return undefined;
     const { rows } = await client.query('SHOW data_directory');
@@ -146,7 +146,7 @@ export async function postgresFault(url: string, timeoutMs: number, dataDir?: st
     const kind =
       code === CANNOT_CONNECT_NOW || code === TOO_MANY_CONNECTIONS
         ? 'starting'
-        : /^[0-9A-Z]{5}$/.test(code)
+        : /^[0-9A-Z]{5}$/.test(code) || isRefusal(error)
           ? 'refused'
           : 'silent';
     return { kind, reason: faultText(error), passing: isOutage(error) };
@@ -192,7 +192,7 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
         '--no-instructions',
         ...(profile.durable ? [] : ['--no-sync']),
       ],
-      { ...asUser(user), cwd: work, env: { LC_ALL: 'C', TZ: 'UTC' } },
+      { ...asUser(user), cwd: work, ownEnv: true },
     );
     await rename(cluster, dataDir);
   } catch (cause) {
@@ -242,9 +242,9 @@ async function untilReady(record: ServerRecord, dataDir: string, options: Postgr
 }
 
 async function ensureDatabase(url: string): Promise<void> {
-  const client = new pg.Client({ connectionString: url });
+  const client = new DatabaseClient({ connectionString: url });
   client.on('error', () => {});
-  await client.connect();
+  await client.open();
   try {
     const found = await client.query('SELECT 1 FROM pg_database WHERE datname = $1', [DATABASE_NAME]);
     if (found.rowCount === 0) await client.query(`CREATE DATABASE ${DATABASE_NAME}`);

@@ -201,6 +201,9 @@ export async function endProcessesIn(
 /** A log file that is larger is renamed before the next start. */
 const MAX_LOG_BYTES = 16 * 1024 * 1024;
 
+/** The environment of servers and what makes their data: that of the user's shell is for other servers and other programs. */
+const SERVER_ENV: NodeJS.ProcessEnv = { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
+
 /**
  * Starts a server in a session of its own, so that Ctrl-C in the terminal does not reach it, with its output in a log file.
  * This process opens the log, so the server's user need not be able to reach it.
@@ -225,7 +228,7 @@ export async function spawnServer(
     const child = spawn(command, args, {
       ...asUser(options.user),
       cwd: options.cwd,
-      env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC', ...options.env },
+      env: { ...SERVER_ENV, ...options.env },
       detached: true,
       stdio: ['ignore', log, log],
     });
@@ -276,7 +279,10 @@ export async function run(
   command: string,
   args: readonly string[],
   options: {
+    /** Variables beyond those of this process. */
     readonly env?: NodeJS.ProcessEnv;
+    /** Whether it gets a server's environment in place of this process's. */
+    readonly ownEnv?: boolean;
     readonly cwd?: string;
     readonly check?: boolean;
     readonly uid?: number;
@@ -284,8 +290,9 @@ export async function run(
     readonly signal?: AbortSignal;
   } = {},
 ): Promise<RunResult> {
-  const { check = true, env, ...rest } = options;
-  const child = spawn(command, args, { ...rest, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+  const { check = true, env, ownEnv = false, ...rest } = options;
+  const inherited = ownEnv ? SERVER_ENV : process.env;
+  const child = spawn(command, args, { ...rest, env: { ...inherited, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
   const out: Buffer[] = [];
   const err: Buffer[] = [];
   child.stdout.on('data', (chunk: Buffer) => out.push(chunk));
