@@ -5,10 +5,10 @@
  */
 
 import { existsSync, readFileSync } from 'node:fs';
-import { mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
-import { commandExists, run } from './processes.ts';
+import { commandExists, openFolder, run } from './processes.ts';
 
 interface AptSource {
   readonly types: readonly string[];
@@ -222,7 +222,7 @@ export async function downloadPackages(
   progress(`downloading ${what} (${Math.round(bytes / 1e6)} MB, once)`);
   const packages = join(work, PACKAGES);
   await rm(packages, { recursive: true, force: true });
-  await mkdir(packages, { mode: 0o755 });
+  await openFolder(packages);
   await run('apt-get', ['download', '-q', ...names], { env: apt, cwd: packages, signal });
   return (await readdir(packages)).filter((name) => name.endsWith('.deb')).sort();
 }
@@ -251,9 +251,17 @@ async function machineSources(): Promise<AptSource[]> {
 /** The environment of an apt with its own state and sources; of the machine's settings it uses only those for fetching. */
 async function privateApt(dir: string, sources: readonly AptSource[]): Promise<NodeJS.ProcessEnv> {
   await rm(dir, { recursive: true, force: true });
-  for (const sub of ['state/lists/partial', 'cache/archives/partial', 'parts', 'sources']) {
-    await mkdir(join(dir, sub), { recursive: true, mode: 0o755 });
-  }
+  // apt downloads as an account of its own, which has to reach the last of each of these.
+  const folders = [
+    '.',
+    'state',
+    'state/lists',
+    'state/lists/partial',
+    'cache',
+    'cache/archives',
+    'cache/archives/partial',
+  ];
+  for (const sub of [...folders, 'parts', 'sources']) await openFolder(join(dir, sub));
   await writeFile(join(dir, 'state/status'), '');
   await writeFile(join(dir, 'sources/runtime.sources'), formatDeb822(sources));
   const machine = (await run('apt-config', ['dump'])).stdout

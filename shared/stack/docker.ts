@@ -40,7 +40,7 @@ import {
   postgresUrl,
   socketDir,
 } from './postgres.ts';
-import { canEnter, run, type ServerUser, serverUser, tailOf } from './processes.ts';
+import { canEnter, openFolder, run, type ServerUser, serverUser, tailOf } from './processes.ts';
 import {
   type AcquireOptions,
   type Profile,
@@ -306,8 +306,10 @@ const sha256 = (text: string): string => createHash('sha256').update(text).diges
 async function firstUsable(candidates: readonly string[], user: ServerUser): Promise<string> {
   for (const dir of candidates) {
     try {
-      await mkdir(dir, { recursive: true, mode: 0o755 });
-      if ((await stat(dir)).uid === process.getuid?.() && canEnter(user, dir)) return dir;
+      await mkdir(dir, { recursive: true });
+      if ((await stat(dir)).uid !== process.getuid?.()) continue;
+      await openFolder(dir);
+      if (canEnter(user, dir)) return dir;
     } catch {
       // try the next one
     }

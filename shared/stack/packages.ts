@@ -18,7 +18,7 @@ import {
   type PackageList,
   type ReportProgress,
 } from './apt.ts';
-import { canEnter, run, type ServerUser, withLock } from './processes.ts';
+import { canEnter, openFolder, run, type ServerUser, withLock } from './processes.ts';
 
 /** Increase it when what is unpacked, removed or patched changes: the names of the folders depend on it. */
 const RECIPE = 1;
@@ -97,9 +97,10 @@ export async function chooseCacheDir(user: ServerUser): Promise<string> {
   const candidates = [own, '/var/cache/tidemark', join(tmpdir(), `tidemark-${process.getuid?.() ?? 'cache'}`)];
   for (const dir of candidates) {
     try {
-      await mkdir(dir, { recursive: true, mode: 0o755 });
+      await mkdir(dir, { recursive: true });
       // The owner of a folder could change it later, and below /tmp that may be somebody else.
       if ((await stat(dir)).uid !== process.getuid?.() || dir.includes(':')) continue;
+      await openFolder(dir);
       await access(dir, constants.W_OK);
       if (canEnter(user, dir)) return dir;
     } catch {
@@ -123,7 +124,7 @@ async function install(
     if (name.includes('.part-')) await rm(join(dirname(prefix), name), { recursive: true, force: true });
   }
   const root = join(work, 'root');
-  await mkdir(work, { recursive: true, mode: 0o755 });
+  await openFolder(work);
   try {
     let failure: unknown;
     for (const target of distribution.targets) {
@@ -156,7 +157,7 @@ async function install(
 async function unpack(work: string, packages: readonly string[], recipe: Recipe): Promise<void> {
   const root = join(work, 'root');
   await rm(root, { recursive: true, force: true });
-  await mkdir(root, { mode: 0o755 });
+  await openFolder(root);
   for (const name of packages) await run('dpkg-deb', ['-x', join(work, PACKAGES, name), root]);
   for (const path of [...UNUSED, ...recipe.unused]) await rm(join(root, path), { recursive: true, force: true });
   await chmod(root, 0o755);

@@ -1,6 +1,6 @@
 /** The embedded PostgreSQL: created once, started and stopped as a plain process, recovered after any crash. */
 import { existsSync } from 'node:fs';
-import { chown, mkdir, mkdtemp, readdir, realpath, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, mkdtemp, readdir, realpath, rename, rm, statfs, writeFile } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -16,6 +16,7 @@ import {
   faultText,
   isAlive,
   isOutage,
+  openFolder,
   run,
   type ServerUser,
   spawnServer,
@@ -78,7 +79,10 @@ export function createPostgres(options: PostgresOptions): Server {
     async start(port) {
       if (!existsSync(dataDir)) await initialise(options, dataDir);
       await clearRemnants(dataDir, options);
-      await writeFile(join(dataDir, 'postgresql.conf'), await configuration(options, port));
+      const configPath = join(dataDir, 'postgresql.conf');
+      await writeFile(configPath, await configuration(options, port));
+      // The server reads it under its own account, whatever umask this process has.
+      await chmod(configPath, 0o644);
       const ref = await spawnServer(join(runtime.postgresBin, 'postgres'), ['-D', dataDir], {
         user,
         cwd: dataDir,
@@ -316,8 +320,7 @@ async function configuration(options: PostgresOptions, port: number): Promise<st
     log_destination: 'stderr',
     logging_collector: 'off',
   };
-  const own = join(options.dir, 'postgres', 'conf.d');
-  await mkdir(own, { recursive: true, mode: 0o755 });
+  await openFolder(join(options.dir, 'postgres', 'conf.d'));
   return [
     '# Written at every start. Settings of your own: ALTER SYSTEM, or a *.conf file in conf.d beside this file.',
     ...Object.entries(values).map(([name, value]) => `${name} = '${value.replaceAll("'", "''")}'`),

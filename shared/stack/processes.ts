@@ -15,6 +15,7 @@ import {
   renameSync,
   statSync,
 } from 'node:fs';
+import { chmod, mkdir } from 'node:fs/promises';
 import { basename, delimiter, join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -64,6 +65,15 @@ export function canEnter(user: ServerUser, dir: string): boolean {
   return (
     spawnSync('/bin/sh', ['-c', 'cd "$1"', 'sh', dir], { ...asUser(user), cwd: '/', stdio: 'ignore' }).status === 0
   );
+}
+
+/**
+ * Makes a folder that the servers' account may enter, with the folders above it as the user's umask has them. Of what exists it
+ * sets the mode too: an earlier start may have made it under a umask that shuts the account out.
+ */
+export async function openFolder(path: string): Promise<void> {
+  await mkdir(path, { recursive: true });
+  await chmod(path, 0o755);
 }
 
 let bootId: string | undefined;

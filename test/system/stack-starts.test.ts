@@ -1,14 +1,16 @@
 /** Starts of the embedded servers that meet others' servers and folders, or fail half-way. */
 import { execFileSync } from 'node:child_process';
-import { chmod, mkdir, readdir, readFile, readlink, rename, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rename, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { connect, MIGRATION_LOCK } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { chooseServerRuntime } from '../../shared/stack/docker.ts';
 import { natsUrl } from '../../shared/stack/nats.ts';
-import { processesIn } from '../../shared/stack/processes.ts';
+import { chooseCacheDir } from '../../shared/stack/packages.ts';
+import { processesIn, serverUser } from '../../shared/stack/processes.ts';
 import { SERVER_NAMES, type ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { freePort, loadSecrets, natsPasswords } from '../../shared/stack/state.ts';
@@ -158,3 +160,37 @@ given(
     });
   });
 });
+
+given(process.getuid?.() === 0, 'only root starts the servers under another account').describe(
+  "the user's umask",
+  () => {
+    const before = process.umask();
+    afterEach(() => {
+      process.umask(before);
+      vi.unstubAllEnvs();
+    });
+
+    // The servers' account could not read what root wrote, and the next start under another umask left it as it was.
+    test('a first start, and one over what an earlier one made unreadable', async () => {
+      await mkdir(join(dir, 'new'));
+      process.umask(0o027);
+      await (await acquire('new'))[Symbol.asyncDispose]();
+      const cluster = join(dir, 'new', 'servers', 'postgres');
+      await chmod(join(cluster, 'postgresql.conf'), 0o600);
+      await chmod(join(cluster, 'conf.d'), 0o700);
+      await acquire('new');
+    });
+
+    test('the folder of the programs may be entered, also one that an earlier start made', async () => {
+      const parent = await mkdtemp(join(tmpdir(), 'tidemark-cache-'));
+      cleanup.push({ [Symbol.asyncDispose]: () => rm(parent, { recursive: true, force: true }) });
+      await chmod(parent, 0o755);
+      vi.stubEnv('XDG_CACHE_HOME', parent);
+      process.umask(0o077);
+      const cache = join(parent, 'tidemark');
+      expect(await chooseCacheDir(serverUser(cache))).toBe(cache);
+      await chmod(cache, 0o700);
+      expect(await chooseCacheDir(serverUser(cache))).toBe(cache);
+    });
+  },
+);
