@@ -40,6 +40,14 @@ export const ERROR_CODES = {
     remedy: 'Read the log on standard error: it says what the service waits for.',
   },
 
+  SERVICE_NOT_RUNNING: {
+    transient: true,
+    remedy: 'Start it with `npm start` or `./tidemark up`, or name the state folder of another one with SVC_STATE_DIR.',
+  },
+  SERVICE_KEY_UNKNOWN: {
+    transient: false,
+    remedy: 'Set SVC_INTERNAL_API_KEY here as it was set where the service was started, or start the service again.',
+  },
   SERVICE_UNREACHABLE: {
     transient: true,
     remedy: 'Start the HTTP service with ./tidemark up, or name a running one with --url.',

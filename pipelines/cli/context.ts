@@ -96,14 +96,22 @@ const OUTLASTING: ReadonlySet<string> = new Set([
   'verify',
 ]);
 
+/** The settings of a command. @throws TidemarkError CONFIGURATION_INVALID */
+export function settingsOf(
+  { io, settings: flags }: ParsedCommand,
+  { required }: Pick<LoadOptions, 'required'> = {},
+): Pick<Context, 'settings' | 'given'> {
+  const { settings, given } = loadGivenSettings({ env: io.env, flags, cwd: PROJECT_ROOT, required });
+  return { settings: { ...settings, ...io.settings }, given };
+}
+
 export async function openContext(
   command: ParsedCommand,
   name: string,
   { required }: Pick<LoadOptions, 'required'> = {},
 ): Promise<Context> {
   const { io } = command;
-  const loaded = loadGivenSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
-  const settings = { ...loaded.settings, ...io.settings };
+  const { settings, given } = settingsOf(command, { required });
   const output = createOutput(command);
   const terminalLog = output.terminal
     ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })
@@ -147,7 +155,7 @@ export async function openContext(
   return {
     io,
     settings,
-    given: loaded.given,
+    given,
     settingFlags: command.settings,
     stack,
     databaseUrls,

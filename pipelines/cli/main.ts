@@ -19,7 +19,9 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 for (const name of STOP_SIGNALS) {
   process.on(name, () => {
     // This listener and the one of `run`.
-    if (process.listenerCount(name) <= 2) process.exit(EXIT.INTERRUPTED);
+    if (process.listenerCount(name) > 2) return;
+    if (!process.argv.includes('--json')) process.stderr.write('tidemark: stopped\n');
+    process.exit(EXIT.INTERRUPTED);
   });
 }
 const code = await run(process.argv.slice(2), PROCESS_IO);

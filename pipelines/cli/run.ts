@@ -23,6 +23,7 @@ interface Command {
 const GROUPS: Readonly<Record<string, readonly Command[]>> = {
   Run: [
     { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
+    { spec: specs.env, load: async () => (await import('./commands/env.ts')).runEnv },
     { spec: specs.follow, load: async () => (await import('./commands/follow.ts')).runFollow },
     { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
     { spec: specs.migrate, load: async () => (await import('./commands/roles.ts')).runMigrate },
@@ -76,7 +77,10 @@ export async function run(argv: readonly string[], io: Io): Promise<number> {
     stopped = true;
   });
   try {
-    return await dispatch(argv, io);
+    const code = await dispatch(argv, io);
+    // Everything is closed: who waits for the prompt is told why it comes.
+    if (stopped && !argv.includes('--json')) io.stderr.write('tidemark: stopped\n');
+    return code;
   } catch (error) {
     // After a stop, the stop is the reason of any failure, whatever the error says.
     const reported = stopped ? new TidemarkError('INTERRUPTED', 'stopped', { cause: error }) : error;
@@ -94,6 +98,10 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
     io.stdout.write(`${asked ? commandHelp(asked.spec) : overview()}\n`);
     return name === undefined ? 2 : 0;
   }
+  if (name === '--version' || name === '-V') {
+    io.stdout.write(`tidemark ${await version()}\n`);
+    return EXIT.DONE;
+  }
   const command = COMMANDS.find(({ spec }) => spec.name === name);
   if (!command) throw unknownCommand(name);
   const parsed = parseCommand(command.spec, rest, io);
@@ -104,6 +112,12 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
   const projects = command.projects && io.project === undefined && parsed.values['dry-run'] !== true;
   await using projector = projects ? new WaitingProjector(io, isOnTerminal(parsed)) : undefined;
   return await (await command.load())(parsed, projector);
+}
+
+/** The release, as package.json names it. */
+async function version(): Promise<string> {
+  const { default: project } = await import('../../package.json', { with: { type: 'json' } });
+  return project.version;
 }
 
 function unknownCommand(name: string): TidemarkError {
@@ -130,7 +144,7 @@ function overview(): string {
     'Usage: ./tidemark <command> [options]',
     ...Object.entries(GROUPS).flatMap(([group, commands]) => ['', `${group}:`, ...commands.map(lineOf)]),
     '',
-    '`./tidemark help <command>` has the details.',
+    '`./tidemark help <command>` has the details; `./tidemark --version` names the release.',
   ].join('\n');
 }
 

@@ -20,7 +20,14 @@ export const up: CommandSpec = {
   name: 'up',
   positionals: [],
   options: {},
-  doc: 'Starts the database, the log, the projector and the HTTP service. Ctrl-C, SIGTERM or closing the terminal stops them.',
+  doc: 'Starts the database, the log, the projector and the HTTP service. Ctrl-C, SIGTERM or closing the terminal stops them. Where they already run, it says where and ends with 0.',
+};
+
+export const env: CommandSpec = {
+  name: 'env',
+  positionals: [],
+  options: {},
+  doc: 'Prints the address and the key of the service that runs here, for a shell: `eval "$(./tidemark env)"` sets TIDEMARK_URL and TIDEMARK_KEY. Exit 1: none runs.',
 };
 
 export const sample: CommandSpec = {
@@ -271,7 +278,10 @@ export const explain: CommandSpec = {
   name: 'explain',
   positionals: ['request'],
   options: {
-    url: { type: 'string', doc: 'The running service. Default: the address of SVC_HTTP_HOST and SVC_HTTP_PORT.' },
+    url: {
+      type: 'string',
+      doc: 'The running service. Default: the one that runs here, else the address of SVC_HTTP_HOST and SVC_HTTP_PORT.',
+    },
   },
   doc: 'Shows how much of the history a query would search: partitions and frames that its filters leave, and those that the ranges of their values rule out. `request` is the JSON body of a query. Reads no rows.',
 };

@@ -397,7 +397,7 @@ async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void
 }
 
 /** Makes the state folder. @returns its path without links. @throws TidemarkError CONFIGURATION_INVALID */
-async function stateFolder(given: string): Promise<string> {
+export async function stateFolder(given: string): Promise<string> {
   const refused = (what: string, cause?: unknown) =>
     new TidemarkError('CONFIGURATION_INVALID', `The state folder ${given} (SVC_STATE_DIR) ${what}`, { cause });
   let stateDir: string;

@@ -1,8 +1,9 @@
 /** What an operator sees of `./tidemark up`: through a pipe, when the reader goes away, and on a terminal. Embedded servers. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm, symlink } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -56,8 +57,8 @@ async function servers(): Promise<ProcessRef[]> {
   return Object.values(JSON.parse(text).servers as Record<string, ProcessRef>).filter(({ pid }) => pid > 0);
 }
 
-function start(more: Readonly<Record<string, string>> = {}) {
-  const up = spawn(join(ROOT, 'tidemark'), ['up'], { env: settings(more), stdio: ['ignore', 'pipe', 'pipe'] });
+function start(more: Readonly<Record<string, string>> = {}, args: readonly string[] = ['up']) {
+  const up = spawn(join(ROOT, 'tidemark'), args, { env: settings(more), stdio: ['ignore', 'pipe', 'pipe'] });
   child = up;
   const said = { out: '', err: '' };
   up.stdout.setEncoding('utf8').on('data', (text) => {
@@ -75,37 +76,65 @@ function start(more: Readonly<Record<string, string>> = {}) {
 }
 
 describe('without a terminal', () => {
-  test('the generated key is not written: the banner says where it is kept', { tags: ['nightly'] }, async () => {
+  test('the generated key is not written: the banner says what prints it', { tags: ['nightly'] }, async () => {
     const { said, until } = start();
     await until(() => said.out.includes('Ctrl-C'));
-    const path = join(stateDir(), 'secrets.json');
-    const { apiKey } = JSON.parse(await readFile(path, 'utf8'));
+    const { apiKey } = JSON.parse(await readFile(join(stateDir(), 'secrets.json'), 'utf8'));
     expect(said.out + said.err).not.toContain(apiKey);
-    expect(said.out).toContain(path);
-    // The lines to paste work in a shell that has read the key as the banner says.
-    const read = /^ +(KEY=.*)$/m.exec(said.out)![1];
-    const url = / {2}url {4}(\S+)/.exec(said.out)![1];
-    const shell = spawn('sh', [
-      '-c',
-      `${read}; curl -s -o /dev/null -w '%{http_code}' ${url}/v1/datasets -H "X-API-Key: $KEY"`,
-    ]);
-    let status = '';
-    shell.stdout.setEncoding('utf8').on('data', (text) => {
-      status += text;
-    });
-    await once(shell, 'close');
-    expect(status).toBe('200');
+    // The lines to paste work as they stand.
+    const pasted = said.out.slice(said.out.indexOf('eval'), said.out.indexOf('Ctrl-C')).replace('curl -s', 'curl -sf');
+    const shell = spawnSync('sh', ['-c', pasted], { cwd: ROOT, env: settings(), encoding: 'utf8' });
+    expect([shell.status, shell.stderr]).toEqual([22, '']); // no sample is loaded: 404
     expect(said.out).toContain('Ctrl-C stops everything.');
+    expect(said.out.split('\n').filter((line) => line.length > 100 && !line.includes(stateDir()))).toEqual([]);
   });
 
-  test('a second one beside it says that the servers go on when it ends', { tags: ['nightly'] }, async () => {
-    const first = start();
-    await first.until(() => first.said.out.includes('Ctrl-C'));
+  test('servers that others use go on, and it says so', { tags: ['nightly'] }, async () => {
+    const other = start({}, ['verify', 'all', '--every', '1000']);
+    await other.until(() => readdirSync(join(stateDir(), 'holders')).length > 0);
     const second = start();
     await second.until(() => second.said.out.includes('Ctrl-C'));
     expect(second.said.out).toContain('Ctrl-C stops this process; servers that others use go on.');
-    first.up.kill('SIGTERM');
+    other.up.kill('SIGTERM');
+    await once(other.up, 'exit');
+  });
+
+  // Each loaded its sample into that of the other.
+  test('of two starts at the same moment one runs, and the other says where and ends with 0', async () => {
+    const run = (...args: string[]) =>
+      spawnSync(join(ROOT, 'tidemark'), args, { env: settings({ SVC_LOG_LEVEL: 'warn' }), encoding: 'utf8' });
+    const before = run('env');
+    expect([before.status, before.stdout, before.stderr]).toEqual([1, '', expect.stringContaining('No service runs')]);
+    const starts = [start(), start()];
+    await vi.waitUntil(() => starts.some(({ up }) => up.exitCode !== null), { timeout: PATIENCE_MS, interval: 20 });
+    const [second, first] = starts.sort((a, b) => (b.up.exitCode ?? -1) - (a.up.exitCode ?? -1));
+    child = first.up;
+    await first.until(() => first.said.out.includes('Ctrl-C'));
+    const [, url] = / {2}url {4}(\S+)/.exec(first.said.out)!;
+    expect([second.up.exitCode, second.said.out]).toEqual([0, expect.stringContaining(`already runs at ${url} `)]);
+    const { apiKey } = JSON.parse(await readFile(join(stateDir(), 'secrets.json'), 'utf8'));
+    const { status, stdout, stderr } = run('env');
+    expect([status, stdout, stderr]).toEqual([
+      0,
+      `export TIDEMARK_URL='${url}'\nexport TIDEMARK_KEY='${apiKey}'\n`,
+      '',
+    ]);
+    first.up.kill('SIGINT');
     await once(first.up, 'exit');
+    expect([first.up.exitCode, first.said.err.trimEnd().split('\n').at(-1)]).toEqual([0, 'tidemark: stopped']);
+    expect(run('env').status).toBe(1);
+  });
+
+  test('a port that another program has is told before a sample is made', async () => {
+    const other = createServer();
+    await once(other.listen(0, '127.0.0.1'), 'listening');
+    const { port } = other.address() as AddressInfo;
+    const { up, said } = start({ SVC_HTTP_PORT: String(port), SVC_SAMPLE: 'true' });
+    await once(up, 'close');
+    other.close();
+    expect([up.exitCode, said.out]).toEqual([2, '']);
+    expect(said.err).toContain(`port ${port}; another program does: choose another SVC_HTTP_PORT`);
+    expect(said.err).not.toContain('sample');
   });
 
   test('a reader that goes away neither ends the service nor leaves its servers behind', {

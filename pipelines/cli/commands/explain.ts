@@ -6,6 +6,7 @@ import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
+import { runningService } from '../running.ts';
 
 const DEFAULT_PORT = 8080;
 const ANSWER_TIMEOUT_MS = 60_000;
@@ -28,7 +29,8 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'explain');
   const { settings, stack, output } = context;
   const given = command.values.url as string | undefined;
-  const base = given ?? `http://${settings.SVC_HTTP_HOST}:${settings.SVC_HTTP_PORT ?? DEFAULT_PORT}`;
+  const running = given === undefined ? await runningService(settings.SVC_STATE_DIR) : undefined;
+  const base = given ?? running?.url ?? `http://${settings.SVC_HTTP_HOST}:${settings.SVC_HTTP_PORT ?? DEFAULT_PORT}`;
   const found = await estimateOf(base, request, settings.SVC_INTERNAL_API_KEY ?? stack.apiKey ?? '');
   const { source, rows, rows_is_exact, rows_searched, ruled_out, partitions } = found;
   output.answer(

@@ -7,19 +7,20 @@ import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
-import { secretsPath } from '../../../shared/stack/state.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
 import { SupervisedChild } from '../child.ts';
-import { type Context, localUrl, openContext } from '../context.ts';
+import { type Context, localUrl, openContext, settingsOf } from '../context.ts';
 import { ingest } from '../ingest.ts';
-import { PROJECT_ROOT } from '../io.ts';
+import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { grouped, Summary, seconds } from '../output.ts';
+import { createOutput, grouped, Summary, seconds } from '../output.ts';
 import { isLocated } from '../over-partitions.ts';
 import { startProjector } from '../projector.ts';
+import { type RunningService, type Turn, takeTurn } from '../running.ts';
 import { keepStreams } from '../streams.ts';
 import { keepCompacted } from './compact.ts';
+import { quoted } from './env.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 import { lakeChild } from './lake.ts';
 import { keepVerified } from './verify.ts';
@@ -133,6 +134,10 @@ const LISTEN_TIMEOUT_MS = 60_000;
 
 export async function runUp(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
+  const { settings } = settingsOf(command, { required: requiredByUp });
+  const turn = await turnOf(command, settings.SVC_STATE_DIR);
+  if ('url' in turn) return alreadyRuns(command, settings.SVC_STATE_DIR, turn);
+  await using _turn = turn;
   await using context = await openContext(command, 'up', { required: requiredByUp });
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
@@ -144,14 +149,23 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   );
   const listening = Promise.withResolvers<string>();
   listening.promise.catch(() => {}); // awaited below
-  await using serving = startServing(context, listening);
-  await loadSamples(context);
+  await using serving = startServing(
+    context,
+    (url) => {
+      // It listens on another port after a restart where its own was taken meanwhile.
+      turn.listens(url, apiKey).then(() => listening.resolve(url), listening.reject);
+    },
+    listening.reject,
+  );
+  // Before the sample is loaded: a port that another program has is told at once.
   const url = await Promise.race([
     listening.promise,
     timeout(LISTEN_TIMEOUT_MS, serving),
-    once(signal, 'abort').then(() => undefined),
+    aborted(signal).then(() => undefined),
   ]);
-  if (url === undefined || signal.aborted) return 0;
+  if (url === undefined) return 0;
+  await loadSamples(context);
+  if (signal.aborted) return 0;
   const elapsedMs = Math.round(performance.now() - startedAt);
   output.answer(
     { command: 'up', ok: true, url, state_dir: stack.stateDir, elapsed_ms: elapsedMs, processes: stack.processes },
@@ -174,6 +188,37 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   return 0;
 }
 
+const aborted = async (signal: AbortSignal): Promise<void> => {
+  if (!signal.aborted) await once(signal, 'abort');
+};
+
+async function turnOf(command: ParsedCommand, stateDir: string): Promise<Turn | RunningService> {
+  const stopping = new AbortController();
+  const forget = command.io.onStop(() => stopping.abort(new Error('interrupted')));
+  const onWait = () => createOutput(command).note('waiting for another `up` of this state folder, which starts');
+  try {
+    return await takeTurn({ stateDir, signal: stopping.signal, onWait });
+  } finally {
+    forget();
+  }
+}
+
+/** A second start has nothing to do: the user asked for a service here, and there is one. */
+function alreadyRuns(command: ParsedCommand, stateDir: string, { url, process: { pid } }: RunningService): number {
+  const answer = { command: 'up', ok: true, url, state_dir: stateDir, already_running: true, pid };
+  createOutput(command).answer(answer, () =>
+    [
+      `Tidemark already runs at ${url} (process ${pid})`,
+      '',
+      `  state  ${stateDir}`,
+      '',
+      'eval "$(./tidemark env)" sets TIDEMARK_URL and TIDEMARK_KEY in this shell.',
+      'Ctrl-C in its terminal stops it, as does SIGTERM; SVC_STATE_DIR names another folder for a second one.',
+    ].join('\n'),
+  );
+  return EXIT.DONE;
+}
+
 /**
  * The settings that `up` requires. The callers' key is the operator's, or generated with the embedded database. With a
  * database of the operator's own nothing is generated: the operator must state what may be served from it.
@@ -194,7 +239,11 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 const SERVING_OPTIONS = ['--single-threaded-gc', '--no-allocation-site-pretenuring'];
 
 /** The settings go through standard input, so that no other process can read the key and the database's password. */
-function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
+function startServing(
+  context: Context,
+  onListening: (url: string) => void,
+  onRefusal: (error: unknown) => void,
+): SupervisedChild {
   const { io, log, terminalLog, settingFlags } = context;
   const urls = context.natsUrls;
   const settings = {
@@ -225,10 +274,10 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
     }),
     onLine: (line) => {
       const { url } = JSON.parse(line) as { url?: string };
-      if (url) listening.resolve(url);
+      if (url) onListening(url);
     },
     onRefusal: () =>
-      listening.reject(
+      onRefusal(
         new TidemarkError(
           'CONFIGURATION_INVALID',
           'The HTTP service refused its settings; its log line above names them',
@@ -288,21 +337,24 @@ async function timeout(ms: number, child: SupervisedChild): Promise<never> {
   );
 }
 
+/** No line of it is longer than a narrow terminal: a command that wraps cannot be copied. */
 function banner(context: Context, url: string, apiKey: string, elapsedMs: number): string {
-  const body = JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 3 });
-  const exported = JSON.stringify({ dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 1000 });
-  const { shown, lines } = keyAsShown(context, apiKey);
+  const { stack, terminalLog, given } = context;
+  const folder = given.has('SVC_STATE_DIR') ? ` --state-dir ${quoted(stack.stateDir)}` : '';
   return [
     '',
     `Tidemark is up (${(elapsedMs / 1000).toFixed(1)} s)`,
     '',
     `  url    ${url}  (the operator's page; it asks for the key)`,
-    ...lines.map((line, index) => `  ${index === 0 ? 'key  ' : '     '}  ${line}`),
-    `  state  ${context.stack.stateDir}`,
-    ...(context.terminalLog ? [`  log    ${context.terminalLog.path}`] : []),
+    `  key    ${keyAsShown(context, apiKey)}`,
+    `  state  ${stack.stateDir}`,
+    ...(terminalLog ? [`  log    ${terminalLog.path}`] : []),
     '',
-    `  curl -s ${url}/v1/raw/query -H "X-API-Key: ${shown}" -d '${body}'`,
-    `  curl -s ${url}/v1/raw/export -H "X-API-Key: ${shown}" -d '${exported}'`,
+    'In another terminal:',
+    '',
+    `  eval "$(./tidemark env${folder})"`,
+    '  curl -s $TIDEMARK_URL/v1/raw/query -H "X-API-Key: $TIDEMARK_KEY" \\',
+    `    -d '${JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 3 })}'`,
     '',
     `${stopsWhat(context)} \`./tidemark help\` for backfill, replay, verify, status.`,
   ].join('\n');
@@ -313,15 +365,10 @@ const stopsWhat = ({ stack }: Context) =>
   stack.owned ? 'Ctrl-C stops everything.' : 'Ctrl-C stops this process; servers that others use go on.';
 
 /**
- * Never shows a key that the operator set. Shows a generated key on a terminal; in a pipe or file others could read it,
- * so there the banner names the file that holds it.
+ * Never shows a key that the operator set. Shows a generated key on a terminal; in a pipe or file others could read it, so there
+ * it names the command that prints it when it is asked to.
  */
-function keyAsShown({ io, settings, stack }: Context, apiKey: string): { shown: string; lines: readonly string[] } {
-  if (settings.SVC_INTERNAL_API_KEY !== undefined) {
-    return { shown: '$SVC_INTERNAL_API_KEY', lines: ['$SVC_INTERNAL_API_KEY'] };
-  }
-  if (io.stdout.isTTY) return { shown: apiKey, lines: [apiKey] };
-  const path = secretsPath(stack.stateDir);
-  const quoted = `'${path.replaceAll("'", `'\\''`)}'`;
-  return { shown: '$KEY', lines: [`apiKey in ${path}`, `KEY=$(sed -n 's/.*"apiKey": "\\(.*\\)".*/\\1/p' ${quoted})`] };
+function keyAsShown({ io, settings }: Context, apiKey: string): string {
+  if (settings.SVC_INTERNAL_API_KEY !== undefined) return 'that of SVC_INTERNAL_API_KEY';
+  return io.stdout.isTTY ? apiKey : '`./tidemark env` prints it';
 }
