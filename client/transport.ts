@@ -54,7 +54,8 @@ export class Transport {
     if (!/^https?:$/.test(base.protocol)) throw new TypeError(`baseUrl must be http or https, not ${base.protocol}`);
     if (base.username !== '' || base.password !== '' || base.search !== '' || base.hash !== '')
       throw new TypeError('baseUrl must have no user, query or fragment');
-    if (!options.apiKey) throw new TypeError('apiKey is empty: set it to the SVC_INTERNAL_API_KEY of the service');
+    if (!options.apiKey)
+      throw new TypeError('apiKey is empty: set it to the key of the service, the TIDEMARK_KEY of `./tidemark env`');
     this.#options = options;
     this.#keys = {
       'X-API-Key': headerOf('apiKey', options.apiKey),

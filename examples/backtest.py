@@ -6,7 +6,7 @@ import polars as pl
 import requests
 
 URL = os.environ.get("TIDEMARK_URL", "http://127.0.0.1:8080")
-HEADERS = {"X-API-Key": os.environ.get("SVC_INTERNAL_API_KEY", ""), "Accept": "application/vnd.apache.arrow.stream"}
+HEADERS = {"X-API-Key": os.environ.get("TIDEMARK_KEY", ""), "Accept": "application/vnd.apache.arrow.stream"}
 FUNDS = {"field": "source_id", "op": "eq", "value": "macro_fedfunds"}
 columns = [
     {"name": "close", "dataset": "exchange_a_spot_trades", "field": "price"},

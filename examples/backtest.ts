@@ -1,7 +1,7 @@
 /** A backtest's data: prices and volume beside a rate and the hashrate, each hour as it was known at its end. */
 import { HistoricalData, ServiceError } from '../client/index.ts';
 
-const { TIDEMARK_URL: baseUrl = 'http://127.0.0.1:8080', SVC_INTERNAL_API_KEY: apiKey = '' } = process.env;
+const { TIDEMARK_URL: baseUrl = 'http://127.0.0.1:8080', TIDEMARK_KEY: apiKey = '' } = process.env;
 const A = 'exchange_a_spot_trades';
 const FUNDS = { field: 'source_id', op: 'eq', value: 'macro_fedfunds' } as const;
 try {

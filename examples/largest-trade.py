@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 URL = os.environ.get("TIDEMARK_URL", "http://127.0.0.1:8080")
-KEY = os.environ.get("SVC_INTERNAL_API_KEY", "")
+KEY = os.environ.get("TIDEMARK_KEY", "")
 DATASET = "exchange_a_spot_trades"
 
 

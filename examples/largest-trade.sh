@@ -2,8 +2,7 @@
 # Finds the largest trade of the last proved day, and the line of the vendor's file that it is. Needs curl and jq.
 set -euo pipefail
 
-URL=${TIDEMARK_URL:-http://127.0.0.1:8080}
-KEY=${SVC_INTERNAL_API_KEY:?is the key of the service}
+: "${TIDEMARK_URL:=http://127.0.0.1:8080}" "${TIDEMARK_KEY:?is the key of the service}"
 DATASET=exchange_a_spot_trades
 
 work=$(mktemp -d)
@@ -11,7 +10,7 @@ trap 'rm -r "$work"' EXIT
 
 # ask FILE PATH [options of curl]: the answer goes to the file. What the service says against a request goes to stderr.
 ask() {
-  curl -sS --compressed --fail-with-body "$URL$2" -H "X-API-Key: $KEY" "${@:3}" -o "$work/$1" && return
+  curl -sS --compressed --fail-with-body "$TIDEMARK_URL$2" -H "X-API-Key: $TIDEMARK_KEY" "${@:3}" -o "$work/$1" && return
   jq -r '"\(.code): \(.detail)"' "$work/$1" >&2 || true
   exit 1
 }

@@ -1,7 +1,7 @@
 /** Finds the largest trade of the last proved day, and the line of the vendor's file that it is. */
 import { HistoricalData, ServiceError } from '../client/index.ts';
 
-const { TIDEMARK_URL: baseUrl = 'http://127.0.0.1:8080', SVC_INTERNAL_API_KEY: apiKey = '' } = process.env;
+const { TIDEMARK_URL: baseUrl = 'http://127.0.0.1:8080', TIDEMARK_KEY: apiKey = '' } = process.env;
 const DATASET = 'exchange_a_spot_trades';
 
 interface Dataset {

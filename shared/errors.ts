@@ -306,7 +306,7 @@ export const ERROR_CODES = {
   MIRROR_REFUSED: {
     transient: false,
     remedy:
-      'The message is the answer of the source: correct what it names, such as the URL or the key (SVC_INTERNAL_API_KEY), or name the datasets that you may read with --datasets.',
+      'The message is the answer of the source: correct what it names, such as the URL or the key (TIDEMARK_KEY), or name the datasets that you may read with --datasets.',
   },
   MIRROR_ALTERED: {
     transient: true,

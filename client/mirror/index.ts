@@ -1,7 +1,7 @@
 /**
  * Keeps a local copy of a lake, or of a service's exports, in Node: what `./tidemark mirror` does, as a function.
  *
- *   await mirror({ from: 'http://127.0.0.1:8080/v1/lake', to: 'lake', key: process.env.SVC_INTERNAL_API_KEY })
+ *   await mirror({ from: 'http://127.0.0.1:8080/v1/lake', to: 'lake', key: process.env.TIDEMARK_KEY })
  */
 import { type MirrorOptions, type MirrorReport, mirror as mirrorVerified } from '../../shared/mirror/mirror.ts';
 import { keysIn } from '../../shared/proof-log/note.ts';

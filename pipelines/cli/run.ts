@@ -78,7 +78,7 @@ export async function run(argv: readonly string[], io: Io): Promise<number> {
   });
   try {
     const code = await dispatch(argv, io);
-    // Everything is closed: who waits for the prompt is told why it comes.
+    // Everything is closed: who waits for the prompt learns why it comes.
     if (stopped && !argv.includes('--json')) io.stderr.write('tidemark: stopped\n');
     return code;
   } catch (error) {

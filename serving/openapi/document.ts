@@ -29,16 +29,16 @@ function targetOf(route: Pick<Route, 'path'>, { path = {}, query = {} }: Example
   return parameters === '' ? filled : `${filled}?${parameters}`;
 }
 
-/** An example as a command to paste; it uses `$URL` and `$KEY`, which the page sets at its top. */
+/** An example as a command to paste; it uses `$TIDEMARK_URL` and `$TIDEMARK_KEY`, which the page sets at its top. */
 export function curlOf(route: Pick<Route, 'path' | 'access' | 'method'>, example: ExampleDoc): string {
   const { headers = {}, body } = example;
   const options = [
     ...(route.method === 'DELETE' ? ['-X DELETE'] : []),
-    ...(route.access !== 'open' ? ['-H "X-API-Key: $KEY"'] : []),
+    ...(route.access !== 'open' ? ['-H "X-API-Key: $TIDEMARK_KEY"'] : []),
     ...Object.entries(headers).map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`),
     ...(body === undefined ? [] : [`-d ${quoted(bodyText(body))}`]),
   ];
-  return [`curl -s "$URL${targetOf(route, example)}"`, ...options].join(' \\\n  ');
+  return [`curl -s "$TIDEMARK_URL${targetOf(route, example)}"`, ...options].join(' \\\n  ');
 }
 
 function bodyText(body: unknown): string {

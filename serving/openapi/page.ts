@@ -85,8 +85,8 @@ ${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${ta
 <h1>${about.title} <small>${about.version}</small></h1>
 ${paragraphs(about.description)}
 <section id="begin"><h2>Begin</h2>
-<p>Set these two variables, then paste any command of this page. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
-${command('Commands to begin with', new Html('URL=<span data-origin>http://127.0.0.1:8080</span>\nKEY=…your key…'))}
+<p>Set these two variables, beside the service by <code>eval "$(./tidemark env)"</code>, then paste any command of this page. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
+${command('Commands to begin with', new Html('TIDEMARK_URL=<span data-origin>http://127.0.0.1:8080</span>\nTIDEMARK_KEY=…your key…'))}
 </section>
 ${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map(operation)}</section>`))}
 <section id="datasets"><h2>Datasets</h2>

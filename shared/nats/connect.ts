@@ -204,7 +204,7 @@ export async function connectNats(
       servers: serversOf(parsed),
       // A user name without a password is a token: `nats://TOKEN@HOST`.
       ...(pass ? { user, pass } : { token: user || undefined }),
-      // The client takes a `tls:` address for a plain one unless it is told, and sends the password to a server without TLS.
+      // The client takes a `tls:` address for a plain one unless it is asked for TLS, and sends the password to a server without TLS.
       ...(parsed.protocol === 'tls:' ? { tls: {} } : {}),
       name,
       // The prefix to which the account may subscribe; the client's default is `_INBOX`.

@@ -478,7 +478,7 @@ describe('/docs', () => {
     for (const command of commands) {
       const { stdout, exit } = await shell(`${command} -w '\\n%{http_code} %{content_type}'`);
       const at = stdout.lastIndexOf('\n');
-      const path = /\$URL([^"?]*)/.exec(command)![1];
+      const path = /\$TIDEMARK_URL([^"?]*)/.exec(command)![1];
       const [status, type] = stdout.slice(at + 1).split(' ');
       expect([exit, status], `${command}\n${stdout.slice(0, 500)}`).toEqual([
         0,
@@ -500,7 +500,11 @@ const exportedEnv = () => ({ EXPORT_ID: exported.export_id, EXPORT_FILE: exporte
 
 function shell(command: string): Promise<{ readonly stdout: string; readonly exit: number }> {
   return new Promise((resolve) => {
-    const options = { cwd: ROOT, env: { PATH: process.env.PATH, URL: url, KEY, ...exportedEnv() }, maxBuffer: 1 << 28 };
+    const options = {
+      cwd: ROOT,
+      env: { PATH: process.env.PATH, TIDEMARK_URL: url, TIDEMARK_KEY: KEY, ...exportedEnv() },
+      maxBuffer: 1 << 28,
+    };
     execFile('sh', ['-c', command], options, (error, stdout) =>
       resolve({ stdout, exit: error ? Number(error.code) : 0 }),
     );

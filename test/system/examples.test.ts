@@ -44,7 +44,7 @@ async function run(command: readonly string[], key = API_KEY, url = proxy.url) {
   const [program, ...args] = command;
   const child = spawn(program, args, {
     cwd: ROOT,
-    env: { PATH: process.env.PATH, HOME: process.env.HOME, TIDEMARK_URL: url, SVC_INTERNAL_API_KEY: key },
+    env: { PATH: process.env.PATH, HOME: process.env.HOME, TIDEMARK_URL: url, TIDEMARK_KEY: key },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const [stdout, stderr, [exit]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);

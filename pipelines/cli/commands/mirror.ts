@@ -37,7 +37,7 @@ export async function runMirror(command: ParsedCommand): Promise<number> {
       from,
       to,
       signers,
-      key: SERVICE_PATH.test(from) ? settings.SVC_INTERNAL_API_KEY : undefined,
+      key: SERVICE_PATH.test(from) ? (command.io.env.TIDEMARK_KEY ?? settings.SVC_INTERNAL_API_KEY) : undefined,
       datasets: datasets?.split(','),
       exports: exports?.split(','),
       verify: command.values.verify === true,

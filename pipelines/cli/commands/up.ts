@@ -157,7 +157,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
     },
     listening.reject,
   );
-  // Before the sample is loaded: a port that another program has is told at once.
+  // Before the sample is loaded: a port that another program has is reported at once.
   const url = await Promise.race([
     listening.promise,
     timeout(LISTEN_TIMEOUT_MS, serving),

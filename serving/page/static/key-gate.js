@@ -24,8 +24,7 @@ export function keyGate(onKey) {
   function open(refusal) {
     if (dialog.open) return;
     if (refusal?.code === 'AUTH_INVALID_API_KEY')
-      why.textContent =
-        'The service does not know that key. npm start shows it or names the file that holds it, unless SVC_INTERNAL_API_KEY sets it.';
+      why.textContent = 'The service does not know that key. ./tidemark env prints it where the service runs.';
     else if (refusal) why.textContent = refusal.message;
     else why.replaceChildren(...usual);
     byId('key-forget').hidden = key.get() === '';

@@ -67,7 +67,7 @@ function scalar(text, dtype) {
  */
 export function curlOf({ path, body }, origin) {
   const text = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl -s "${origin}${path}" \\\n  -H "X-API-Key: $SVC_INTERNAL_API_KEY" \\\n  -d '${text}'`;
+  return `curl -s "${origin}${path}" \\\n  -H "X-API-Key: $TIDEMARK_KEY" \\\n  -d '${text}'`;
 }
 
 /**
@@ -90,7 +90,7 @@ export function pythonOf({ path, body }, origin) {
 
 answer = requests.post(
     "${origin}${path}",
-    headers={"X-API-Key": os.environ["SVC_INTERNAL_API_KEY"]},
+    headers={"X-API-Key": os.environ["TIDEMARK_KEY"]},
     json=${pythonLiteral(body)},
 )
 answer.raise_for_status()
@@ -164,7 +164,7 @@ export function framePythonOf({ path, body }, origin) {
 answer = requests.post(
     "${origin}${path}",
     headers={
-        "X-API-Key": os.environ["SVC_INTERNAL_API_KEY"],
+        "X-API-Key": os.environ["TIDEMARK_KEY"],
         "Accept": "application/vnd.apache.arrow.stream",
     },
     json=${pythonLiteral(body)},
@@ -178,7 +178,7 @@ print(pl.read_ipc_stream(answer.content))`;
  * @param {string} call of the client
  */
 function clientCode(origin, call) {
-  const options = `{\n  baseUrl: '${origin}',\n  apiKey: process.env.SVC_INTERNAL_API_KEY!,\n}`;
+  const options = `{\n  baseUrl: '${origin}',\n  apiKey: process.env.TIDEMARK_KEY!,\n}`;
   return `import { HistoricalData } from './client/index.ts';
 
 const data = new HistoricalData(${options});
