@@ -49,6 +49,7 @@ interface AppDeps {
   readonly settings: Settings;
   readonly databaseUrl: string;
   readonly apiKey: string;
+  readonly identity?: string;
   readonly rightsMatrixPath: string;
   readonly log: Logger;
   readonly now?: () => number;
@@ -204,7 +205,7 @@ function createLimiters(settings: Settings) {
   };
 }
 
-function createRoutes(services: ReturnType<typeof createServices>, { settings, log }: AppDeps): Route[] {
+function createRoutes(services: ReturnType<typeof createServices>, { settings, identity, log }: AppDeps): Route[] {
   const { rights, limiters, queues, inspector, budget, freshness, checks, monitor, metrics, exports } = services;
   const maxBodyBytes = settings.SVC_HTTP_MAX_BODY_BYTES;
   const stallTimeoutMs = settings.SVC_QUERY_STALL_TIMEOUT_MS;
@@ -233,7 +234,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
     stallTimeoutMs,
   };
   const described = [
-    ...healthRoutes(checks),
+    ...healthRoutes(checks, identity),
     queryRoute(reads),
     frameRoute({ ...reads, frames: services.frames }),
     ...historicalRoutes(reads),

@@ -52,6 +52,11 @@ export const ERROR_CODES = {
     transient: true,
     remedy: 'Start the HTTP service with ./tidemark up, or name a running one with --url.',
   },
+  SERVICE_UNPROVEN: {
+    transient: false,
+    remedy:
+      'Another program has the port that the service had: stop it, or start the service again with ./tidemark up.',
+  },
   SERVICE_REFUSED: {
     transient: false,
     remedy: 'The message is the answer of the HTTP service: correct the request or the key (SVC_INTERNAL_API_KEY).',

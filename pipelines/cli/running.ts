@@ -3,7 +3,8 @@ import { createHash } from 'node:crypto';
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { codeOf } from '../../shared/errors.ts';
+import { codeOf, TidemarkError } from '../../shared/errors.ts';
+import { newIdentity, proveService } from '../../shared/service-identity.ts';
 import { isAlive, type ProcessRef, processRef, withLock } from '../../shared/stack/processes.ts';
 import { stateFolder } from '../../shared/stack/stack.ts';
 import { writeAtomic } from '../../shared/stack/state.ts';
@@ -15,6 +16,8 @@ export interface RunningService {
   readonly url: string;
   /** Digest of the key that it accepts, so that nobody is handed another one. */
   readonly keySha256: string;
+  /** What it proves itself with (shared/service-identity.ts). */
+  readonly identity: string;
 }
 
 const recordPath = (stateDir: string) => join(stateDir, 'up.json');
@@ -31,8 +34,21 @@ export async function runningService(stateDir: string): Promise<RunningService |
   }
 }
 
+/**
+ * The running service, after it has shown that it is the one of this state folder: its port may be another program's by now.
+ * @throws TidemarkError SERVICE_NOT_RUNNING, SERVICE_UNREACHABLE, SERVICE_UNPROVEN
+ */
+export async function provenService(stateDir: string): Promise<RunningService> {
+  const running = await runningService(stateDir);
+  if (!running) throw new TidemarkError('SERVICE_NOT_RUNNING', `No service runs in the state folder ${stateDir}`);
+  await proveService(running.url, running.identity);
+  return running;
+}
+
 /** Keeps the place of the only `up` of a state folder until disposal. */
 export interface Turn extends AsyncDisposable {
+  /** What the service proves itself with. */
+  readonly identity: string;
   /** Records where the service listens; again after it was restarted on another port. */
   listens(url: string, key: string): Promise<void>;
 }
@@ -83,9 +99,11 @@ async function turnIfFree(stateDir: string): Promise<Turn | undefined> {
     if (codeOf(error) === 'STACK_LOCKED') return undefined;
     throw error;
   }
+  const identity = newIdentity();
   return {
+    identity,
     listens: (url, key) => {
-      const record = { process: processRef(process.pid), url, keySha256: sha256Of(key) };
+      const record = { process: processRef(process.pid), url, keySha256: sha256Of(key), identity };
       return writeAtomic(recordPath(stateDir), `${JSON.stringify(record)}\n`, 0o600);
     },
     async [Symbol.asyncDispose]() {

@@ -278,10 +278,7 @@ export const explain: CommandSpec = {
   name: 'explain',
   positionals: ['request'],
   options: {
-    url: {
-      type: 'string',
-      doc: 'The running service. Default: the one that runs here, else the address of SVC_HTTP_HOST and SVC_HTTP_PORT.',
-    },
+    url: { type: 'string', doc: 'Another service; its key is in TIDEMARK_KEY. Default: the one that runs here.' },
   },
   doc: 'Shows how much of the history a query would search: partitions and frames that its filters leave, and those that the ranges of their values rule out. `request` is the JSON body of a query. Reads no rows.',
 };

@@ -193,6 +193,8 @@ export interface ProcessOptions {
   readonly settings?: Partial<Record<SettingName, string>>;
   /** Use the sample rights matrix when no other is set. Only the embedded stack sets it. */
   readonly sample_rights?: boolean;
+  /** What this service proves itself with to commands of its state folder. */
+  readonly identity?: string;
   /** Of a lake: whether the process goes on with what is proved later. */
   readonly follow?: boolean;
 }
@@ -233,6 +235,7 @@ export async function usableSettings(options: ProcessOptions) {
     databaseUrl: databaseUrl!,
     apiKey: settings.SVC_INTERNAL_API_KEY!,
     rightsMatrixPath: rightsMatrixPath!,
+    identity: options.identity,
   };
 }
 

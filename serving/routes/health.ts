@@ -3,6 +3,7 @@
  * Prometheus.
  */
 import { z } from 'zod';
+import { answerTo, CHALLENGE_HEADER, IDENTITY_HEADER } from '../../shared/service-identity.ts';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes, answerJson } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
@@ -12,7 +13,7 @@ import { type Checks, FOLLOWING } from '../monitoring/startup.ts';
 
 const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or the fault in a word.');
 
-export function healthRoutes(checks: Checks): Route[] {
+export function healthRoutes(checks: Checks, identity: string | undefined): Route[] {
   return [
     {
       method: 'GET',
@@ -31,7 +32,11 @@ export function healthRoutes(checks: Checks): Route[] {
         problems: [],
         examples: [{ title: 'Alive' }],
       }),
-      handle: async (exchange) => answerJson(exchange, { status: 'ok' }),
+      async handle(exchange) {
+        const { [CHALLENGE_HEADER.toLowerCase()]: challenge } = exchange.request.headers;
+        const shown = identity === undefined ? undefined : answerTo(identity, challenge as string | undefined);
+        answerJson(exchange, { status: 'ok' }, { ...(shown !== undefined && { [IDENTITY_HEADER]: shown }) });
+      },
     },
     {
       method: 'GET',

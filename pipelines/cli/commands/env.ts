@@ -5,7 +5,7 @@ import { settingsOf } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput } from '../output.ts';
-import { runningService, sha256Of } from '../running.ts';
+import { provenService, sha256Of } from '../running.ts';
 
 /**
  * Writes the key to a pipe, too: that is what it is asked for, `eval "$(./tidemark env)"`. It opens no store, so that it answers
@@ -14,8 +14,7 @@ import { runningService, sha256Of } from '../running.ts';
 export async function runEnv(command: ParsedCommand): Promise<number> {
   const { settings } = settingsOf(command);
   const stateDir = settings.SVC_STATE_DIR;
-  const running = await runningService(stateDir);
-  if (!running) throw new TidemarkError('SERVICE_NOT_RUNNING', `No service runs in the state folder ${stateDir}`);
+  const running = await provenService(stateDir);
   const { url } = running;
   const key = settings.SVC_INTERNAL_API_KEY ?? (await loadSecrets(stateDir)).apiKey;
   if (sha256Of(key) !== running.keySha256) {

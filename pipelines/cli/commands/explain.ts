@@ -6,9 +6,8 @@ import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
-import { runningService } from '../running.ts';
+import { provenService } from '../running.ts';
 
-const DEFAULT_PORT = 8080;
 const ANSWER_TIMEOUT_MS = 60_000;
 
 /** The members of POST /v1/raw/estimate that are shown. */
@@ -29,9 +28,16 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'explain');
   const { settings, stack, output } = context;
   const given = command.values.url as string | undefined;
-  const running = given === undefined ? await runningService(settings.SVC_STATE_DIR) : undefined;
-  const base = given ?? running?.url ?? `http://${settings.SVC_HTTP_HOST}:${settings.SVC_HTTP_PORT ?? DEFAULT_PORT}`;
-  const found = await estimateOf(base, request, settings.SVC_INTERNAL_API_KEY ?? stack.apiKey ?? '');
+  const named = command.io.env.TIDEMARK_KEY ?? settings.SVC_INTERNAL_API_KEY;
+  if (given !== undefined && named === undefined) {
+    throw new TidemarkError(
+      'USAGE',
+      'With --url the key of that service must be in TIDEMARK_KEY: the key of the state folder is not sent elsewhere',
+    );
+  }
+  const base = given ?? (await provenService(settings.SVC_STATE_DIR)).url;
+  const key = given === undefined ? (settings.SVC_INTERNAL_API_KEY ?? stack.apiKey) : named;
+  const found = await estimateOf(base, request, key ?? '');
   const { source, rows, rows_is_exact, rows_searched, ruled_out, partitions } = found;
   output.answer(
     { command: 'explain', ok: true, source, partitions, ...ruled_out, rows_searched, rows, rows_is_exact },

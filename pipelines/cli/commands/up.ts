@@ -151,6 +151,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   listening.promise.catch(() => {}); // awaited below
   await using serving = startServing(
     context,
+    turn.identity,
     (url) => {
       // It listens on another port after a restart where its own was taken meanwhile.
       turn.listens(url, apiKey).then(() => listening.resolve(url), listening.reject);
@@ -241,6 +242,7 @@ const SERVING_OPTIONS = ['--single-threaded-gc', '--no-allocation-site-pretenuri
 /** The settings go through standard input, so that no other process can read the key and the database's password. */
 function startServing(
   context: Context,
+  identity: string,
   onListening: (url: string) => void,
   onRefusal: (error: unknown) => void,
 ): SupervisedChild {
@@ -268,6 +270,7 @@ function startServing(
       cwd: PROJECT_ROOT,
       parent: process.pid,
       settings,
+      identity,
       // The example's rights (everything allowed, artifacts that say "sample data only") apply to the embedded database
       // only.
       sample_rights: context.settings.SVC_DATABASE_URL === undefined,
