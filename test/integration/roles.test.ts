@@ -97,6 +97,9 @@ const BEYOND = [
   `select pg_read_file('postgresql.conf')`,
   `select pg_ls_dir('.')`,
   `select lo_import('/etc/passwd')`,
+  'select lo_creat(-1)',
+  'select lo_create(0)',
+  `select lo_from_bytea(0, 'x')`,
   `copy (select 1) to program 'true'`,
   `copy (select 1) to '/tmp/tidemark-x'`,
   `create temporary table x (a text); copy x from '/etc/passwd'`,
@@ -303,12 +306,15 @@ describe('the roles of a database', () => {
     expect(await setting()).toBe('lz4');
   });
 
-  test('of an earlier release, which lack the right to a setting, count as not made', async () => {
+  test.each([
+    'revoke set on parameter wal_compression from tidemark_ingest',
+    'grant execute on function lo_creat(int) to public',
+  ])('of an earlier release, as after %s, count as not made', async (change) => {
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
     expect((await roleState(client)).isProvisioned).toBe(true);
     // The lock of `provisionRoles`: other tests use the same roles.
     await client.query('begin; lock table pg_catalog.pg_db_role_setting in share row exclusive mode');
-    await client.query('revoke set on parameter wal_compression from tidemark_ingest');
+    await client.query(change);
     expect((await roleState(client)).isProvisioned).toBe(false);
     await client.query('rollback');
   });
