@@ -213,7 +213,7 @@ export const recover: CommandSpec = {
     'dry-run': { type: 'boolean', doc: 'Report how the two stores differ and change nothing.' },
     reason: { type: 'string', doc: 'Why; kept in the ledger.' },
   },
-  doc: 'Brings database and log back in step after they were restored to different points, or after the log lost its tail. Proved rows stay served, the checkpoint goes back to the last message that both know, and partitions missing from the log are named. `all` is every dataset.',
+  doc: 'Brings database and log back in step after they were restored to different points, or after the log lost its tail. Proved rows stay served, the checkpoint goes back to the last message that both know, and partitions missing from the log are named. A stream of changes that holds anything else than the changes of the catalog is filled again from it. `all` is every dataset.',
 };
 
 export const doctor: CommandSpec = {

@@ -9,8 +9,17 @@ import type { ClientBase } from 'pg';
 import { connect } from '../../shared/db/connect.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
-import { connectNats } from '../../shared/nats/connect.ts';
-import { CHANGES_STREAM, changeSubject, JS_ERROR, jsErrorCode, streamInfo } from '../../shared/nats/stream.ts';
+import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import {
+  CHANGES_STREAM,
+  changeSubject,
+  ensureStream,
+  JS_ERROR,
+  jsErrorCode,
+  messageAt,
+  type StreamOptions,
+  streamInfo,
+} from '../../shared/nats/stream.ts';
 import { changeNumber, changeText, decodeLeaf } from '../../shared/proof-log/leaf.ts';
 import { indexedLeaves } from './sequencer.ts';
 
@@ -56,6 +65,54 @@ export async function publishChanges({ client, manager, jetstream: log }: Publis
   // Another writer was faster: the next round begins where the stream is then.
   if (failed && jsErrorCode(failed.reason) !== JS_ERROR.WRONG_LAST_SEQUENCE) throw failed.reason;
   return written.filter((one) => one.status === 'fulfilled').length;
+}
+
+/** Where the stream first holds something else than the catalog, in a sentence; undefined: it holds changes alone. */
+export async function changeFault({ client, manager }: Omit<PublisherNeeds, 'jetstream'>): Promise<string | undefined> {
+  const info = await streamInfo(manager, CHANGES_STREAM);
+  if (!info) return undefined;
+  const { rows } = await client.query('select size from proof_head');
+  const [held, size] = [info.state.last_seq, Number(rows[0]?.size ?? 0)];
+  if (held > size) return `it holds ${held} changes, and the catalog ${size}`;
+  for (let from = 0; from < held; from += WINDOW) {
+    const bodies = await indexedLeaves(client, from, Math.min(held, from + WINDOW));
+    const messages = await Promise.all(
+      bodies.map((_, at) => messageAt(manager, CHANGES_STREAM, changeNumber(from + at))),
+    );
+    for (const [at, message] of messages.entries()) {
+      // A crash of the server may leave a hole.
+      if (!message) continue;
+      const index = from + at;
+      const { dataset, kind } = decodeLeaf(bodies[at]);
+      const isOurs = Buffer.from(message.data).equals(Buffer.from(changeText(index, bodies[at])));
+      if (!isOurs || message.subject !== changeSubject(dataset, kind))
+        return `its message ${changeNumber(index)} is not that change of the catalog: another program wrote it`;
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Makes the stream anew and fills it from the catalog, which alone says what changed. Consumers of the stream begin anew; the
+ * numbers stay. @returns how many changes it holds then
+ */
+export async function rewriteChanges(
+  connection: NatsConnection,
+  needs: PublisherNeeds,
+  options: StreamOptions,
+): Promise<number> {
+  await needs.manager.streams.delete(CHANGES_STREAM);
+  await ensureStream(connection, CHANGES_STREAM, options);
+  let total = 0;
+  // A projector that works meanwhile writes them, too.
+  for (let left = -1; left !== 0; ) {
+    await publishChanges(needs);
+    const { state } = await needs.manager.streams.info(CHANGES_STREAM);
+    const { rows } = await needs.client.query('select size from proof_head');
+    total = state.last_seq;
+    left = Number(rows[0]?.size ?? 0) - total;
+  }
+  return total;
 }
 
 interface PublishingNeeds {

@@ -121,7 +121,7 @@ const FORBIDDEN = [
   'sealed',
 ];
 
-interface StreamOptions {
+export interface StreamOptions {
   readonly maxBytes: number;
   /** Servers of a cluster that store it. */
   readonly replicas?: number;

@@ -8,11 +8,12 @@ import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Change, Changes } from '../../client/index.ts';
-import { publishChanges } from '../../pipelines/proof-log/change-publisher.ts';
+import { changeFault, publishChanges, rewriteChanges } from '../../pipelines/proof-log/change-publisher.ts';
+import { indexedLeaves } from '../../pipelines/proof-log/sequencer.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
-import { encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
+import { changeText, encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { sequence } from '../support/proof-log.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
@@ -452,6 +453,11 @@ describe('the stream of changes inside', () => {
     };
   };
   type Opened = Awaited<ReturnType<typeof opened>>;
+  /** Another program writes a message; without a text, that of the change. */
+  const forge = async ({ needs }: Opened, subject: string, text: string | undefined, lastSequence: number) => {
+    const [body] = text === undefined ? await indexedLeaves(client, lastSequence, lastSequence + 1) : [];
+    await needs.jetstream.publish(subject, text ?? changeText(lastSequence, body), { expect: { lastSequence } });
+  };
 
   const drain = async ({ needs }: Opened) => {
     let written = 0;
@@ -489,6 +495,40 @@ describe('the stream of changes inside', () => {
     await ensureStream(log.operator, CHANGES_STREAM, { maxBytes: 1 << 26 });
     expect(await drain(log)).toBe(302);
     expect(await stored(log)).toEqual(expected);
+  });
+
+  test.each([
+    [
+      'before the change of its number',
+      (log: Opened) => forge(log, `changes.${A}.proved`, '{"number":3}', 2),
+      2,
+      /its message 3 is not/,
+    ],
+    [
+      'under another kind',
+      (log: Opened) => forge(log, `changes.${A}.retracted`, undefined, 2),
+      2,
+      /its message 3 is not/,
+    ],
+    [
+      'after all changes',
+      (log: Opened) => forge(log, `changes.${A}.proved`, '{"number":301}', 300),
+      300,
+      /holds 301 changes, and the catalog 300/,
+    ],
+  ] as const)('that holds a forged message %s is found, and filled again', async (_, write, drained, found) => {
+    await using log = await opened();
+    await grow(drained);
+    await drain(log);
+    expect(await changeFault(log.needs)).toBeUndefined();
+    await grow(300 - drained);
+    await write(log);
+    await drain(log).catch(() => {});
+    expect(await changeFault(log.needs)).toMatch(found);
+    const all = { ...log.needs, manager: log.manager, jetstream: jetstream(log.operator) };
+    expect(await rewriteChanges(log.operator, all, { maxBytes: 1 << 26 })).toBe(300);
+    expect(await changeFault(log.needs)).toBeUndefined();
+    expect(await stored(log)).toEqual(upTo(300).map((number) => [`changes.${A}.proved`, number]));
   });
 
   test('refuses to go on when it holds more than the catalog', { tags: ['nightly'] }, async () => {

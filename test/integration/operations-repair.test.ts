@@ -10,6 +10,7 @@ import { connect } from '../../shared/db/connect.ts';
 import { decodeMessage } from '../../shared/frame/codec.ts';
 import { parseManifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
+import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
@@ -251,6 +252,25 @@ describe('stores restored to different points', () => {
     const { [DAYS[3]]: _new, ...after } = await system.digests();
     expect(after).toEqual(before);
     expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+  });
+
+  test('a message that another program wrote into the stream of changes: doctor says so, recover fills it again', async () => {
+    await using connection = await connectNats(system.env.natsProjectorUrl, 'test');
+    await using operator = await connectNats(system.env.natsOperatorUrl, 'test');
+    await ensureStream(operator, CHANGES_STREAM, { maxBytes: 1 << 26 });
+    const { seq } = await jetstream(connection).publish(`${CHANGES_STREAM}.${DATASET}.proved`, '{"number":1}');
+    const changesOf = async () => {
+      const { json } = await run('doctor', '--check', 'changes');
+      return json.checks.find(({ check }: Json) => check === 'changes').state;
+    };
+    expect([seq, await changesOf()]).toEqual([1, 'fault']);
+    const dry = await run('recover', DATASET, '--dry-run');
+    expect(dry.json.changes).toEqual({ finding: expect.stringContaining('its message 1'), rewritten: null });
+    const { json } = await run('recover', DATASET);
+    const [{ size }] = await system.rows('select size::int4 from proof_head');
+    expect(json.changes).toEqual({ finding: dry.json.changes.finding, rewritten: size });
+    expect(await changesOf()).toBe('ok');
+    expect((await run('recover', DATASET)).json.changes).toEqual({ finding: null, rewritten: null });
   });
 
   test('the stream made anew: refused; recover names what is lost, reingest puts it back, reads never stop', async () => {

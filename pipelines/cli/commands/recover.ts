@@ -6,7 +6,7 @@
  */
 
 import { createHash } from 'node:crypto';
-import { jetstreamManager } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
@@ -15,10 +15,11 @@ import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import type { AttemptRow } from '../../../shared/db/schema.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
-import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';
+import { messageAt, streamInfo, streamOptions, subjectOf } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { type LogVerdict, logVerdict, REWOUND } from '../../projector/log-reader.ts';
-import { openContext } from '../context.ts';
+import { changeFault, rewriteChanges } from '../../proof-log/change-publisher.ts';
+import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
@@ -274,11 +275,36 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
     plans.push(await recover(needs, reason));
     await run.end('done');
   }
+  const changes = await recoverChanges(context, { client, connection, dryRun });
   const changed = plans.filter(({ verdict }) => REWOUND.has(verdict)).length;
-  context.output.answer({ command: 'recover', ok: true, dry_run: dryRun, changed: dryRun ? 0 : changed, plans }, () =>
-    describe(plans, dryRun),
+  context.output.answer(
+    { command: 'recover', ok: true, dry_run: dryRun, changed: dryRun ? 0 : changed, plans, changes },
+    () => [describe(plans, dryRun), ...describeChanges(changes)].join('\n\n'),
   );
   return EXIT.DONE;
+}
+
+/** How the stream of changes was found, and how many changes it was filled with from the catalog; null: it was left. */
+interface ChangesRecovery {
+  readonly finding: string | null;
+  readonly rewritten: number | null;
+}
+
+async function recoverChanges(
+  { settings }: Pick<Context, 'settings'>,
+  { client, connection, dryRun }: Pick<RecoverNeeds, 'client' | 'connection'> & { readonly dryRun: boolean },
+): Promise<ChangesRecovery> {
+  const needs = { client, manager: await jetstreamManager(connection), jetstream: jetstream(connection) };
+  const finding = (await changeFault(needs)) ?? null;
+  if (finding === null || dryRun) return { finding, rewritten: null };
+  return { finding, rewritten: await rewriteChanges(connection, needs, streamOptions(settings)) };
+}
+
+function describeChanges({ finding, rewritten }: ChangesRecovery): string[] {
+  if (finding === null) return [];
+  const done =
+    rewritten === null ? 'would be filled again from the catalog' : `filled again with ${rewritten} from the catalog`;
+  return [`stream of changes: ${finding}; ${done}`];
 }
 
 function describe(plans: readonly RecoveryPlan[], dryRun: boolean): string {

@@ -4,9 +4,10 @@ import { headers, NoRespondersError, PermissionViolationError } from '@nats-io/t
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { connectNats, type NatsConnection } from '../../../shared/nats/connect.ts';
 import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
-import { isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
+import { CHANGES_STREAM, isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { logVerdict, REWOUND } from '../../projector/log-reader.ts';
+import { changeFault } from '../../proof-log/change-publisher.ts';
 import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
 /** No stream ever has this name, so the probing requests have no effect even if they are allowed. */
@@ -185,6 +186,18 @@ async function holders(database: CheckContext['database']): Promise<Set<number>>
   return new Set(rows.map(({ dataset }) => dataset));
 }
 
+const changes: Check = {
+  name: 'changes',
+  doc: 'the stream of changes holds what the catalog says and nothing else',
+  needs: ['database', 'log'],
+  async run({ database, log }) {
+    const what = await changeFault({ client: database, manager: log.manager });
+    return what === undefined
+      ? []
+      : [fault(CHANGES_STREAM, what, './tidemark recover all fills it again from the catalog')];
+  },
+};
+
 /** Reserved for everything else. */
 const SPARE_BYTES = 2e9;
 
@@ -218,4 +231,4 @@ const space: Check = {
   },
 };
 
-export const LOG_CHECKS: readonly Check[] = [streams, ACCOUNT_CHECK, checkpoints, space];
+export const LOG_CHECKS: readonly Check[] = [streams, ACCOUNT_CHECK, checkpoints, changes, space];
