@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
 import type { CheckContext, Finding } from '../../pipelines/cli/doctor/types.ts';
@@ -12,6 +12,7 @@ import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { processesIn } from '../../shared/stack/processes.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
@@ -137,9 +138,21 @@ const FAULTS: readonly Fault[] = [
     name: 'who loads may not create chunks: a right that only provisioning gives, which an upgrade may have left out',
     make: () => sql('revoke create on schema _timescaledb_internal from tidemark_ingest'),
     mend: () => sql('grant create on schema _timescaledb_internal to tidemark_ingest'),
-    says: /provisioning: has another owner .* or lacks the right to create chunks/,
+    says: /provisioning: has another owner .* lacks the right to create chunks/,
     fix: /tidemark migrate with SVC_DATABASE_ADMIN_URL/,
     severity: 'warning',
+  },
+  {
+    check: 'changes',
+    name: 'a message that another program wrote into the stream of changes',
+    make: async () => {
+      await ensureStream(operator, CHANGES_STREAM, { maxBytes: 1 << 26 });
+      await jetstream(operator).publish(`${CHANGES_STREAM}.${DATASET}.proved`, '{"number":1}');
+      return undefined;
+    },
+    mend: async () => void (await (await jetstreamManager(operator)).streams.delete(CHANGES_STREAM)),
+    says: /holds 1 changes, and the catalog 0|its message 1 is not that change/,
+    fix: /tidemark recover all/,
   },
   {
     check: 'storage',
