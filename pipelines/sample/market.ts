@@ -49,6 +49,9 @@ function mixed(a: number, b: number): number {
   return (z ^ (z >>> 16)) >>> 0;
 }
 
+/** Uniform in [0, 1), the same for the same two whole numbers on every machine. */
+export const chance = (a: number, b: number): number => mixed(a, b) / 2 ** 32;
+
 /** Nearly normal with variance 1, the sum of four uniform numbers: it needs no function that machines compute differently. */
 function normal(a: number, b: number): number {
   const [one, two] = [mixed(a, b), mixed(a ^ 0x5bd1e995, b)];

@@ -5,12 +5,12 @@ import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import type { Settings } from '../../../shared/config/settings.ts';
-import { DAY_MS } from '../../../shared/dates.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { joined, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { describeHeights } from '../../../shared/registry/keys.ts';
+import { sampleWeeks } from '../../sample/weeks.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
   Feed,
@@ -24,11 +24,12 @@ import type {
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import type { ChainState } from './node.ts';
 import { checkNode, type OpenedNode, openNode, settledTip, syncNote } from './open-node.ts';
-import { ProvedChain, planUnits, SOURCE_ID, spanOf } from './proved-chain.ts';
+import { ProvedChain, planUnits, SAMPLE_UNITS, SOURCE_ID, spanOf } from './proved-chain.ts';
 import { SAMPLE_BLOCKS, startSampleNode } from './sample/generate.ts';
 import { chainSource, consecutive, type HeightRequest, heightRequest } from './source.ts';
 
-const SAMPLE_DAYS = 3;
+/** A chain's genesis block may be years older than its next. */
+const SAMPLE_FIRST = 1;
 /** `follow` retries failed heights after a poll, then at growing intervals up to this one. */
 const MAX_RETRY_MS = 10 * 60_000;
 
@@ -41,7 +42,10 @@ export const chainFeed: Feed = {
   datasets: CHAIN_DATASETS,
   options: { required: [], optional: ['from-height', 'to-height'] },
   followedWith: [MEMPOOL_DATASET.key],
-  sample: { partitions: () => planUnits(0, SAMPLE_BLOCKS, SAMPLE_BLOCKS, []).length, make: makeSample },
+  sample: {
+    partitions: () => planUnits(SAMPLE_FIRST, SAMPLE_BLOCKS, SAMPLE_BLOCKS, [], SAMPLE_UNITS).length,
+    make: makeSample,
+  },
   async open(needs) {
     await using cleanup = new AsyncDisposableStack();
     const opened = cleanup.use(await openNode(needs));
@@ -71,9 +75,9 @@ const isSample = ({ location }: FeedNeeds): boolean => location !== undefined;
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   const mempool = join(dirname(directory), MEMPOOL_DATASET.key);
   await mkdir(mempool, { recursive: true });
-  const fromMs = todayMs - SAMPLE_DAYS * DAY_MS;
+  const { fromMs } = sampleWeeks(todayMs);
   await using _node = await startSampleNode({ directory, snapshotsIn: mempool, fromMs, log, signal });
-  const options = { 'from-height': '0', 'to-height': `${SAMPLE_BLOCKS}` };
+  const options = { 'from-height': `${SAMPLE_FIRST}`, 'to-height': `${SAMPLE_BLOCKS}` };
   return { location: pathToFileURL(`${directory}/`), selection: { options, reingest: false } };
 }
 
@@ -228,7 +232,9 @@ class ChainFeed {
       };
       if (whole.from === range.from && whole.to === range.to) {
         const spans = known.map((span) => ({ span }));
-        return planUnits(range.from, range.to - 1, tip, spans).map((unit) => heightRequest(unit.from, unit.to - 1));
+        const sizes = this.#isSample ? SAMPLE_UNITS : undefined;
+        const units = planUnits(range.from, range.to - 1, tip, spans, sizes);
+        return units.map((unit) => heightRequest(unit.from, unit.to - 1));
       }
       range = whole;
     }

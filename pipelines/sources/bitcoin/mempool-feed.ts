@@ -1,9 +1,9 @@
 /** The feed of the mempool: one snapshot now, or one per interval. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { DAY_MS } from '../../../shared/dates.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
+import { sampleWeeks } from '../../sample/weeks.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
   AvailabilityEvent,
@@ -21,7 +21,6 @@ import { ProvedChain } from './proved-chain.ts';
 import { SAMPLE_CHAIN, SAMPLE_SNAPSHOTS, startSampleNode } from './sample/generate.ts';
 import { mempoolSource, type SnapshotRequest, snapshotRequest } from './source.ts';
 
-const SAMPLE_DAYS = 3;
 /** Most snapshots whose state is read in one query. */
 const ASKED_AT_ONCE = 1_000;
 /** `follow` requests a stored snapshot that failed after a poll again, then at growing intervals up to this one. */
@@ -67,7 +66,7 @@ export const mempoolFeed: Feed = {
  */
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   if ((await snapshotFiles(snapshotDir(directory, SAMPLE_CHAIN))).length < SAMPLE_SNAPSHOTS) {
-    const fromMs = todayMs - SAMPLE_DAYS * DAY_MS;
+    const { fromMs } = sampleWeeks(todayMs);
     await using _node = await startSampleNode({ directory, snapshotsIn: directory, fromMs, log, signal });
   }
   return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };

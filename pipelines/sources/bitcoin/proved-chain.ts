@@ -21,6 +21,14 @@ export const UNIT_BLOCKS = 20;
  */
 export const SINGLE_BLOCKS = 12;
 
+export interface UnitSizes {
+  readonly blocks: number;
+  readonly singles: number;
+}
+
+/** Of a sample: its blocks are small, and its chain is never reorganised. */
+export const SAMPLE_UNITS: UnitSizes = { blocks: 100, singles: 0 };
+
 /** A partition of any of the datasets, in any state. */
 export interface KnownSpan {
   readonly span: Range;
@@ -28,9 +36,15 @@ export interface KnownSpan {
 
 /**
  * Plans units that cover the heights from..to, both inclusive. No unit overlaps a known partition in part: units end at
- * multiples of UNIT_BLOCKS and at the ends of known partitions, and are single blocks near the tip.
+ * multiples of their size and at the ends of known partitions, and are single blocks near the tip.
  */
-export function planUnits(from: number, to: number, tip: number, known: readonly KnownSpan[]): Range[] {
+export function planUnits(
+  from: number,
+  to: number,
+  tip: number,
+  known: readonly KnownSpan[],
+  { blocks, singles }: UnitSizes = { blocks: UNIT_BLOCKS, singles: SINGLE_BLOCKS },
+): Range[] {
   const cuts = new Set<number>([to + 1]);
   for (const { span } of known) for (const end of [span.from, span.to]) cuts.add(end);
   const ends = [...cuts].filter((cut) => cut > from && cut <= to + 1).sort((a, b) => a - b);
@@ -38,9 +52,9 @@ export function planUnits(from: number, to: number, tip: number, known: readonly
   let start = from;
   for (const end of ends) {
     while (start < end) {
-      const single = start > tip - SINGLE_BLOCKS;
-      const round = single ? start + 1 : (Math.floor(start / UNIT_BLOCKS) + 1) * UNIT_BLOCKS;
-      const beforeSingles = start <= tip - SINGLE_BLOCKS ? tip - SINGLE_BLOCKS + 1 : round;
+      const single = start > tip - singles;
+      const round = single ? start + 1 : (Math.floor(start / blocks) + 1) * blocks;
+      const beforeSingles = start <= tip - singles ? tip - singles + 1 : round;
       // A known partition stays one unit, whatever the plan would be today.
       const whole = known.some(({ span }) => span.from === start && span.to === end);
       const next = whole ? end : Math.min(end, round, beforeSingles);

@@ -8,6 +8,8 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import Big from 'big.js';
 import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
+import { MarketPrice } from '../../sample/market.ts';
+import { SAMPLE_DAYS } from '../../sample/weeks.ts';
 import type { SampleNeeds, SampleOrder } from '../feed-types.ts';
 import { ISSUERS } from './issuers/index.ts';
 
@@ -331,8 +333,11 @@ export function flattened(root: unknown): string {
 export const bitwisePage = (visit: string): string =>
   `<!doctype html><html><body><script>{"props":{},"buildId":"${visit}"}</script></body></html>`;
 
-const SAMPLE_DAYS = 3;
-export const SAMPLE_PARTITIONS = SAMPLE_DAYS * ISSUERS.length;
+/** Those of the sample's weeks, and the one before, whose values still hold when they begin. */
+const SAMPLE_MARKET_DAYS = (SAMPLE_DAYS / 7) * 5 + 1;
+export const SAMPLE_PARTITIONS = SAMPLE_MARKET_DAYS * ISSUERS.length;
+/** When the funds value their holdings, after midnight UTC: 16:00 in New York, in winter. */
+const VALUED_AFTER_MS = 21 * 3_600_000;
 
 /** Generates the market days before today. */
 export async function makeSample({ directory, todayMs, signal }: SampleNeeds) {
@@ -359,17 +364,17 @@ async function writeDays(directory: string, days: readonly string[], signal: Abo
 
 function lastMarketDays(todayMs: number): string[] {
   const days: string[] = [];
-  for (let ms = todayMs - DAY_MS; days.length < SAMPLE_DAYS; ms -= DAY_MS) {
+  for (let ms = todayMs - DAY_MS; days.length < SAMPLE_MARKET_DAYS; ms -= DAY_MS) {
     if (isMarketDay(dayKey(ms))) days.unshift(dayKey(ms));
   }
   return days;
 }
 
-/** All funds of a day share one price; their holdings change slightly from day to day. */
+/** All funds of a day share the market's price; their holdings change slightly from day to day. */
 function sampleDay(day: string, fund: number) {
   const count = Date.parse(day) / DAY_MS;
   const wave = (days: number, size: number) => Math.round(Math.sin((2 * Math.PI * (count + 7 * fund)) / days) * size);
-  const price = 90_000 + Math.round(Math.sin(count / 11) * 9_000) + (count % 17) * 31.25;
+  const price = new MarketPrice().at(Date.parse(day) + VALUED_AFTER_MS);
   return fundOf(day, {
     units: new Big(240_000)
       .div(fund + 1)

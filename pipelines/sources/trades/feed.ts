@@ -12,6 +12,7 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
+import { SAMPLE_DAYS, sampleWeeks } from '../../sample/weeks.ts';
 import type { FetchedDocument, Validators } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/http.ts';
 import { openGzip, openZipMember } from '../documents/zip-reader.ts';
@@ -52,10 +53,10 @@ export interface TradeSourceNeeds {
   readonly fetching: TradeFetching;
 }
 
-/** Small enough for a first start in seconds, large enough for candles worth looking at. */
-const SAMPLE_DAYS = 3;
-/** Rows of each sample day. */
-const SAMPLE_ROWS = 60_000;
+/** Trades of a day in the sample of a start: few enough for a start in seconds, enough for candles of a minute. */
+const SAMPLE_ROWS = 22_000;
+/** Trades of a day where an operator asks for documents and not for a number. */
+const ORDERED_ROWS = 60_000;
 
 /** What differs between exchanges. `Day` holds the options of one generated day. */
 interface ExchangeParts<Day> {
@@ -72,7 +73,7 @@ export function tradesAdapter<Day>(
   dataset: DatasetDefinition,
   { createSource, createRows, sampleDays, writeDay }: ExchangeParts<Day>,
 ): Adapter {
-  const writeSample = async ({ from, to, rows = SAMPLE_ROWS, signal, ...order }: SampleOrder) => {
+  const writeSample = async ({ from, to, rows = ORDERED_ROWS, signal, ...order }: SampleOrder) => {
     for (const day of sampleDays({ from, to, rowsPerDay: rows })) {
       signal.throwIfAborted();
       await writeDay(day, order);
@@ -120,11 +121,9 @@ function fileDayFeed(
   };
 }
 
-/** The days before today. */
 async function makeSample({ directory, settings, todayMs, signal }: SampleNeeds, write: NonNullable<Sample['write']>) {
-  const from = dayKey(todayMs - SAMPLE_DAYS * DAY_MS);
-  const to = dayKey(todayMs - DAY_MS);
-  await write({ directory, from, to, settings, signal });
+  const { from, to } = sampleWeeks(todayMs);
+  await write({ directory, from, to, rows: SAMPLE_ROWS, settings, signal });
   return { location: pathToFileURL(`${directory}/`), selection: { options: { from, to }, reingest: false } };
 }
 

@@ -281,27 +281,37 @@ export interface BlockOptions {
   readonly payTo?: Buffer;
 }
 
+export interface ChainOptions {
+  /** Epoch seconds; the first block comes one interval later. */
+  readonly startTime: number;
+  /** Between a block and the one before it: the same for all, or by the block's height. */
+  readonly intervalSeconds: number | ((height: number) => number);
+  /** Blocks that are submitted in one call, which takes a third of the time; `flush` submits the last of them. Default 1. */
+  readonly together?: number;
+}
+
 export class SampleChain {
   readonly #rpc: RpcClient;
-  readonly #intervalSeconds: number;
+  readonly #intervalOf: (height: number) => number;
+  readonly #together: number;
+  /** Mined blocks that the node has not been given. */
+  #waiting: Pick<MinedBlock, 'raw'>[] = [];
   /** Coinbases by height, starting at 1. */
   readonly coinbases: Coin[] = [];
   #tip: Buffer;
   #time: number;
   #height = 0;
 
-  private constructor(rpc: RpcClient, tip: Buffer, options: { startTime: number; intervalSeconds: number }) {
+  private constructor(rpc: RpcClient, tip: Buffer, { startTime, intervalSeconds, together = 1 }: ChainOptions) {
     this.#rpc = rpc;
     this.#tip = tip;
-    this.#time = options.startTime;
-    this.#intervalSeconds = options.intervalSeconds;
+    this.#time = startTime;
+    this.#together = together;
+    this.#intervalOf = typeof intervalSeconds === 'number' ? () => intervalSeconds : intervalSeconds;
   }
 
   /** Starts on top of genesis. The node must have no other block. */
-  static async open(
-    rpc: RpcClient,
-    options: { readonly startTime: number; readonly intervalSeconds: number },
-  ): Promise<SampleChain> {
+  static async open(rpc: RpcClient, options: ChainOptions): Promise<SampleChain> {
     return new SampleChain(rpc, hashFromDisplay((await rpc.call('getblockhash', 0)) as string), options);
   }
 
@@ -318,10 +328,13 @@ export class SampleChain {
     return this.#time;
   }
 
-  /** Mines one block of these transactions, collects their fees in its coinbase, and submits it to the node. */
+  /**
+   * Mines one block of these transactions, collects their fees in its coinbase, and submits it to the node, where blocks are
+   * submitted together with those that wait.
+   */
   async add(transactions: readonly Paying[] = [], options: BlockOptions = {}): Promise<MinedBlock> {
     const height = this.#height + 1;
-    const time = options.time ?? this.#time + this.#intervalSeconds;
+    const time = options.time ?? this.#time + this.#intervalOf(height);
     const fees = transactions.reduce((sum, { fee }) => sum + fee, 0);
     const block = mine({
       prevHash: this.#tip,
@@ -332,11 +345,12 @@ export class SampleChain {
       transactions: transactions.map(({ tx }) => tx),
       extraNonce: options.extraNonce,
     });
-    await this.submit(block);
+    this.#waiting.push(block);
     this.#tip = block.hash;
     this.#height = height;
     this.#time = time;
     this.coinbases[height] = coinsOf(block.transactions[0])[0];
+    if (this.#waiting.length >= this.#together) await this.flush();
     return block;
   }
 
@@ -344,16 +358,30 @@ export class SampleChain {
     for (let added = 0; added < count; added++) await this.add();
   }
 
+  /** Submits the blocks that wait. */
+  async flush(): Promise<void> {
+    const blocks = this.#waiting;
+    this.#waiting = [];
+    if (blocks.length > 0) await this.#submit(blocks, this.#height - blocks.length + 1);
+  }
+
   /** Submits a foreign block. The node also accepts one on a branch that is not the best. */
   async submit(block: Pick<MinedBlock, 'raw'>): Promise<void> {
-    const verdict = await this.#rpc.call('submitblock', block.raw.toString('hex'));
-    if (verdict !== null && verdict !== 'inconclusive') {
-      throw new TidemarkError('NODE_CALL_REFUSED', `The node refused block ${this.#height + 1}: ${String(verdict)}`);
+    await this.flush();
+    await this.#submit([block], this.#height + 1);
+  }
+
+  async #submit(blocks: readonly Pick<MinedBlock, 'raw'>[], first: number): Promise<void> {
+    const calls = blocks.map(({ raw }) => ({ method: 'submitblock', params: [raw.toString('hex')] }));
+    for (const [index, verdict] of (await this.#rpc.batch(calls)).entries()) {
+      if (verdict === null || verdict === 'inconclusive') continue;
+      throw new TidemarkError('NODE_CALL_REFUSED', `The node refused block ${first + index}: ${String(verdict)}`);
     }
   }
 
   /** Goes back by some blocks. New blocks form another branch, which the node follows once it is the longer one. */
   async fork(blocksBack: number): Promise<void> {
+    await this.flush();
     this.#height -= blocksBack;
     this.#tip = hashFromDisplay((await this.#rpc.call('getblockhash', this.#height)) as string);
     const header = (await this.#rpc.call('getblockheader', this.tip)) as { time: string };

@@ -1,12 +1,16 @@
 /**
  * The sample for a system without a node: a generated chain on a real node's regtest, the same on every machine for the
- * same days. It has a halving, every kind of spend, and a few mempool snapshots.
+ * same days. Blocks come every ten minutes or so, with more payments and higher fees in busy hours; it has halvings, every
+ * kind of spend, and mempool snapshots.
  */
 
 import { join } from 'node:path';
+import { DAY_MS } from '../../../../shared/dates.ts';
 import type { Logger } from '../../../../shared/logger.ts';
 import type { ReportProgress } from '../../../../shared/stack/apt.ts';
 import { startBitcoind } from '../../../../shared/stack/bitcoind.ts';
+import { activityAt, chance } from '../../../sample/market.ts';
+import { SAMPLE_DAYS } from '../../../sample/weeks.ts';
 import { type SnapshotFile, snapshotDir, takeSnapshot } from '../mempool.ts';
 import { BitcoinNode } from '../node.ts';
 import { RpcClient } from '../rpc/client.ts';
@@ -120,19 +124,17 @@ async function addUnconfirmedParents(chain: SampleChain, key: ReturnType<typeof 
 }
 
 export const SAMPLE_CHAIN = 'regtest';
-/**
- * More than the first halving, which on regtest is at height 150. At 23 minutes each, they take a little less than
- * three days.
- */
-export const SAMPLE_BLOCKS = 180;
-const INTERVAL_SECONDS = 1_400;
+/** A coinbase can be spent 100 blocks later: these come before the weeks, so that the weeks' own have payments. */
+const EARLY_BLOCKS = MATURITY + 2;
+const BLOCKS_A_DAY = 144;
+export const SAMPLE_BLOCKS = EARLY_BLOCKS + SAMPLE_DAYS * BLOCKS_A_DAY;
+const SNAPSHOTS_A_DAY = 2;
+export const SAMPLE_SNAPSHOTS = SAMPLE_DAYS * SNAPSHOTS_A_DAY;
+
+/** Of 1,110 blocks. */
+const SUBMITTED_TOGETHER = 32;
 
 const COINS = 400;
-const MAX_PAYMENTS = 16;
-const WAITING = 25;
-/** Seconds after the last block; at the first snapshot the mempool is empty. */
-const SNAPSHOT_SECONDS = [300, 600, 900];
-export const SAMPLE_SNAPSHOTS = SNAPSHOT_SECONDS.length;
 
 const RPC_TIMEOUT_MS = 60_000;
 
@@ -141,13 +143,27 @@ export interface SampleNode extends AsyncDisposable {
   readonly snapshots: readonly SnapshotFile[];
 }
 
+/** Epoch seconds by height, from the start of the chain on: blocks are found by chance, and so many a day. */
+export function blockTimes(fromMs: number): number[] {
+  const seed = fromMs / DAY_MS;
+  const passed = [0];
+  for (let height = 1; height <= SAMPLE_BLOCKS + 1; height++) {
+    // A wait for what comes by chance, without those that last for an hour.
+    passed.push(passed[height - 1] + Math.min(3, 0.1 - Math.log(1 - chance(seed, height))));
+  }
+  const early = passed[EARLY_BLOCKS];
+  // The last wait is for a block after the weeks.
+  const seconds = (SAMPLE_DAYS * DAY_MS) / 1000 / (passed[SAMPLE_BLOCKS + 1] - early);
+  return passed.slice(0, -1).map((waits) => Math.floor(fromMs / 1000 + (waits - early) * seconds));
+}
+
 /** @throws TidemarkError STACK_INSTALL_FAILED, STACK_UNSUPPORTED_MACHINE if no node can be installed. */
 export async function startSampleNode(options: {
   /** Created if needed; the caller removes it. */
   readonly directory: string;
   /** The folder above `mempool/`. */
   readonly snapshotsIn: string;
-  /** Start of the first of the three days, epoch ms. */
+  /** Start of the weeks, epoch ms. */
   readonly fromMs: number;
   readonly log: Logger;
   readonly progress?: ReportProgress;
@@ -169,54 +185,76 @@ export async function startSampleNode(options: {
     parallel: 3,
     signal,
   });
-  const chain = await SampleChain.open(rpc, { startTime: fromMs / 1000, intervalSeconds: INTERVAL_SECONDS });
-  const coins = await build(chain);
+  const times = blockTimes(fromMs);
+  const intervalSeconds = (height: number) => times[height] - times[height - 1];
+  const chain = await SampleChain.open(rpc, { startTime: times[0], intervalSeconds, together: SUBMITTED_TOGETHER });
   const node = new BitcoinNode(rpc);
   const snapshots: SnapshotFile[] = [];
-  for (const [index, seconds] of SNAPSHOT_SECONDS.entries()) {
-    const time = chain.time + seconds;
-    await rpc.call('setmocktime', time);
-    snapshots.push(
-      await takeSnapshot(node, {
-        dir: snapshotDir(snapshotsIn, SAMPLE_CHAIN),
-        chain: SAMPLE_CHAIN,
-        now: () => time * 1000,
-      }),
-    );
-    if (index === SNAPSHOT_SECONDS.length - 1) break;
-    for (const [order, coin] of coins.splice(0, WAITING).entries()) {
-      const { tx } = payment(coin, 200 + ((order * 373 + seconds) % 5_000));
-      await rpc.call('sendrawtransaction', tx.raw.toString('hex'));
+  const takenAt = snapshotTimes(fromMs);
+  for await (const { payments, time } of coming(chain, times)) {
+    while (takenAt[snapshots.length] < time) {
+      await chain.flush();
+      const seconds = takenAt[snapshots.length];
+      // At the first snapshot nothing waits.
+      if (snapshots.length > 0) await send(rpc, payments, { from: chain.time, to: seconds });
+      await rpc.call('setmocktime', seconds);
+      const dir = snapshotDir(snapshotsIn, SAMPLE_CHAIN);
+      snapshots.push(await takeSnapshot(node, { dir, chain: SAMPLE_CHAIN, now: () => seconds * 1000 }));
+      await rpc.call('setmocktime', 0);
     }
   }
+  await chain.flush();
   const kept = cleanup.move();
   return { node, snapshots, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-/** @returns the unspent coins. */
-async function build(chain: SampleChain): Promise<Coin[]> {
+/** Epoch seconds, evenly over the days. */
+function snapshotTimes(fromMs: number): number[] {
+  const apart = DAY_MS / 1000 / SNAPSHOTS_A_DAY;
+  return Array.from({ length: SAMPLE_SNAPSHOTS }, (_, index) => fromMs / 1000 + (index + 0.5) * apart);
+}
+
+/** What waits for the next block of the chain. */
+interface Coming {
+  readonly payments: readonly Paying[];
+  /** When that block comes, epoch seconds. */
+  readonly time: number;
+}
+
+/** Builds the chain. Yields before each block, from the first that has payments on. */
+async function* coming(chain: SampleChain, times: readonly number[]): AsyncGenerator<Coming> {
   await addEveryKind(chain);
   const [, , , third] = chain.coinbases;
   const each = Math.floor(third.sats / COINS) - 100;
-  const split = pay(
-    [third],
-    Array.from({ length: COINS }, () => ({ sats: each, script: OPEN_OUTPUT })),
-    {
-      witness: OPEN_WITNESS,
-    },
-  );
+  const outputs = Array.from({ length: COINS }, () => ({ sats: each, script: OPEN_OUTPUT }));
+  const split = pay([third], outputs, { witness: OPEN_WITNESS });
   await chain.add([split]);
   let coins = coinsOf(split.tx);
   while (chain.height < SAMPLE_BLOCKS) {
-    // Varying counts, and none on every eighth block.
-    const count = chain.height % 8 === 0 ? 0 : 3 + ((chain.height * 7) % (MAX_PAYMENTS - 3));
+    const height = chain.height + 1;
+    const time = times[height];
+    const activity = activityAt(time * 1000);
+    const count = Math.round(activity * 10 * chance(height, 1));
+    // Of 110 bytes: from 2 satoshis a byte on, and several times as many when others wait, too.
     const payments = coins
       .slice(0, count)
-      .map((coin, index) => payment(coin, 300 + ((chain.height * 131 + index * 977) % 9_000)));
+      .map((coin, index) => payment(coin, Math.round(250 + 6_000 * activity * chance(height, 2 + index) ** 2)));
+    yield { payments, time };
     await chain.add(payments);
     coins = [...coins.slice(count), ...payments.flatMap(({ tx }) => coinsOf(tx))];
   }
-  return coins;
+}
+
+/** The node receives the payments one after the other between two times, epoch seconds. */
+async function send(
+  rpc: RpcClient,
+  payments: readonly Paying[],
+  { from, to }: { readonly from: number; readonly to: number },
+): Promise<void> {
+  for (const [index, { tx }] of payments.entries()) {
+    await rpc.call('setmocktime', from + Math.ceil(((to - from) * (index + 1)) / (payments.length + 1)));
+    await rpc.call('sendrawtransaction', tx.raw.toString('hex'));
+  }
 }
 
 function payment(coin: Coin, fee: number): Paying {
