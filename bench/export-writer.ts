@@ -26,6 +26,7 @@ const reading = {
   budget: { firstRowMs: BUDGET_MS, nextRowMs: BUDGET_MS },
   alignedMaxAgeSeconds: FRESH_SECONDS,
   maxAgeDays: () => undefined,
+  intervalSeconds: () => undefined,
   now: Date.now,
 };
 const reader = new Reader(reading);

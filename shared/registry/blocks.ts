@@ -17,6 +17,7 @@ const NODE = {
   events: { encoding: 'records' },
   sources: ['bitcoin_core'],
   locations: { bitcoin_core: ['SVC_BITCOIN_RPC_URL'] },
+  cadence: { everyMs: 600_000 },
   pinned: { SVC_BITCOIN_NETWORK: { pattern: /^(.+)-(?:blocks|mempool)-/ } },
 } as const satisfies Partial<DatasetDefinition>;
 

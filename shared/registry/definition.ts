@@ -138,6 +138,13 @@ export type QualityRule =
       readonly maxAgeDays: string;
     };
 
+/** How often the next state of a series comes. */
+export type Cadence =
+  | { readonly every: 'market_day' }
+  | { readonly everyMs: number }
+  /** As the setting says; 0: never by itself. */
+  | { readonly everySecondsOf: string };
+
 /** What a partition of the dataset is, and the form of its key. */
 export type PartitionKind =
   /** A vendor's file day, key `YYYY-MM-DD`, covering [day + startOffsetMs, + 24 h). */
@@ -319,6 +326,8 @@ export interface DatasetDefinition {
   /** Path below `/v1/historical/`. */
   readonly historicalPath: string;
   readonly quality?: QualityRule;
+  /** How often the next state comes, by `source_id` where sources differ. Trades are no states and have none. */
+  readonly cadence?: Cadence | { readonly bySource: Readonly<Record<string, Cadence>> };
   /** Set for spot trades only. */
   readonly trades?: TradesShape;
 }

@@ -1,6 +1,7 @@
 /** What the answer to a frame says beside its values: proved times, warnings, digests, headers; and the faults of a body. */
 import { createHash } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import { dayKey, marketDaysSince } from '../../shared/dates.ts';
 import { planted } from '../support/later-values.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { servedEnv } from '../support/served-env.ts';
@@ -143,6 +144,69 @@ describe('an answer', () => {
     const all = await gapsOf(columns[1], 1000);
     expect(all.length).toBeGreaterThan(1);
     expect(await gapsOf(columns[1], 1)).toEqual(all.slice(-1));
+  });
+
+  describe('says of states that are older than twice their cadence how many buckets show them', () => {
+    const DAY_MS = 86_400_000;
+    const MINUTES_10 = 600_000;
+    const dgs10 = { field: 'source_id', op: 'eq', value: 'macro_dgs10' };
+    const fedfunds = { ...dgs10, value: 'macro_fedfunds' };
+    const blocks = { name: 'own_time', dataset: 'bitcoin_circulating_supply', field: 'block_timestamp' };
+    const macro = { name: 'own_time', dataset: 'macro_series_metrics', field: 'observed_at_utc' };
+    type Row = { datetime: string; own_time: string | number | null };
+
+    /** A frame of whole buckets below the end of what is proved, its warning, and the ages of its states. */
+    async function aged(column: object, grid: string, gridMs: number) {
+      const { json: probe } = await ask({ columns: [column], grid: '1d', n_rows: 1 });
+      const [from, to] = ['proved_from_utc', 'proved_through_utc'].map((name) => Date.parse(probe.columns[0][name]));
+      const range = [Math.max(from, to - 400 * gridMs), to].map((ms) => Math.floor(ms / gridMs) * gridMs);
+      const time_range = range.map((ms) => new Date(ms).toISOString());
+      const { status, json } = await ask({ columns: [column], grid, time_range });
+      expect(status, JSON.stringify(json)).toBe(200);
+      const shown = (json.rows as Row[]).flatMap(({ datetime, own_time }) =>
+        own_time === null ? [] : [{ endMs: Date.parse(datetime) + gridMs, ownMs: new Date(own_time).getTime() }],
+      );
+      const ages = shown.map(({ endMs, ownMs }) => endMs - ownMs);
+      const stale = json.warnings.find(({ code }: { code: string }) => code === 'STATE_STALE');
+      expect(json.columns[0].warnings.includes('STATE_STALE')).toBe(stale !== undefined);
+      return { shown, ages, stale, time_range };
+    }
+
+    test.each([
+      ['1m', 60_000, 0],
+      ['5m', 300_000, 0],
+      ['10m', MINUTES_10, 0],
+      // Judged by the start of a bucket that is longer than the cadence.
+      ['1h', 3_600_000, 3_600_000],
+    ])('blocks, %s', async (grid, gridMs, more) => {
+      const { ages, stale } = await aged(blocks, grid, gridMs);
+      const old = ages.filter((age) => age > 2 * MINUTES_10 + more);
+      expect(stale?.details.buckets ?? 0).toBe(old.length);
+      if (old.length > 0) {
+        expect(stale.details.oldest_age_seconds).toBe(Math.floor(Math.max(...old) / 1000));
+        expect(stale.message).toMatch(/^own_time: \d+ buckets? holds?/);
+        expect(stale.details).toMatchObject({ cadence: '600 s', columns: ['own_time'] });
+      }
+    });
+
+    test('a column that says how old a state may be has none', async () => {
+      const found = await aged(blocks, '1m', 60_000);
+      expect(found.stale?.details.buckets).toBeGreaterThan(0);
+      expect((await aged({ ...blocks, max_age: '30d' }, '1m', 60_000)).stale).toBeUndefined();
+      const strict = { columns: [blocks], grid: '1m', time_range: found.time_range, strict: true };
+      expect((await ask(strict)).status).toBe(409);
+    });
+
+    test('a daily series counts market days, a monthly one days', async () => {
+      const daily = await aged({ ...macro, filter: dgs10 }, '1d', DAY_MS);
+      // A value is published a day late, which the next one may be, too.
+      const old = daily.shown.filter(({ ownMs, endMs }) => marketDaysSince(dayKey(ownMs), dayKey(endMs - 1)) > 3);
+      expect(old.length).toBeGreaterThan(0);
+      expect(daily.stale.details).toMatchObject({ buckets: old.length, cadence: 'market day' });
+      const monthly = await aged({ ...macro, filter: fedfunds }, '1d', DAY_MS);
+      expect(Math.max(...monthly.ages)).toBeGreaterThan(30 * DAY_MS);
+      expect(monthly.stale).toBeUndefined();
+    });
   });
 });
 

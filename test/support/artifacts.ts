@@ -66,6 +66,7 @@ function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z')
     budget: { firstRowMs: 60_000, nextRowMs: 60_000 },
     alignedMaxAgeSeconds: 172_800,
     maxAgeDays: () => undefined,
+    intervalSeconds: () => undefined,
     now: () => now,
   };
   const reader = new Reader(reading);

@@ -287,12 +287,15 @@ export function mutableWindowWarning(window: Window): Warning[] {
 
 export interface FreshnessRule extends QualityLimits {
   readonly alignedMaxAgeSeconds: number;
+  /** The value of a setting in seconds. */
+  readonly intervalSeconds: (name: string) => number | undefined;
 }
 
 export const freshnessRule = (settings: Settings, now: () => number = Date.now): FreshnessRule => ({
   alignedMaxAgeSeconds: settings.SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS,
   now,
   maxAgeDays: (name) => settingValue(settings, name) as number | undefined,
+  intervalSeconds: (name) => settingValue(settings, name) as number | undefined,
 });
 
 export interface WarningEvaluation {

@@ -21,7 +21,7 @@ import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-m
 import { admittedBy, boundsOf, type Coverage, gapsSince, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { checkSeries, filtersOfSeries } from './column-series.ts';
-import { stateColumns, unitWarningOf } from './state-columns.ts';
+import { judgedColumns, staleWarningOf, stateColumns, unitWarningOf } from './state-columns.ts';
 import { tradeColumns, tradeRequest } from './trade-columns.ts';
 import {
   type ColumnGroup,
@@ -210,12 +210,21 @@ export class FrameProbe {
           details: { ...details, columns: names },
         })),
       );
-      for (const { column, at } of columns) {
+      const judgedByAge = judgedColumns(columns);
+      const stale = await this.#staleWarning(judgedByAge, context, extent, rule);
+      if (stale) {
+        const own = judgedByAge.map(({ column }) => column.name);
+        const details = { ...stale.details, columns: own };
+        warnings.push({ ...stale, message: `${own.join(', ')}: ${stale.message}`, details });
+      }
+      for (const one of columns) {
+        const { column, at } = one;
+        const codes = [...found, ...(stale && judgedByAge.includes(one) ? [stale] : [])].map(({ code }) => code);
         columnFacts.set(at, {
           column,
           provedFromMs: coverage.extent?.from,
           provedThroughMs: coverage.extent && provedEnd(coverage),
-          warnings: found.map(({ code }) => code),
+          warnings: codes,
         });
       }
     }
@@ -231,6 +240,17 @@ export class FrameProbe {
       columnFacts: request.columns.map((_, at) => columnFacts.get(at)!),
     };
     return { facts, warnings };
+  }
+
+  async #staleWarning(
+    columns: Group['columns'],
+    context: LiveContext,
+    extent: Extent | undefined,
+    { intervalSeconds }: FreshnessRule,
+  ): Promise<Warning | undefined> {
+    if (!extent || columns.length === 0 || context.request.dataset.trades) return undefined;
+    const { asOf, gridMs } = this.#request;
+    return await staleWarningOf(context, { columns, asOf, ends: endsOf(extent, gridMs) }, { gridMs, intervalSeconds });
   }
 
   async #unitWarnings(group: number, context: LiveContext, extent: Extent | undefined): Promise<Warning[]> {

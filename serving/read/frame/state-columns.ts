@@ -10,7 +10,8 @@ import { array, int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
 import { unitsOf, unitWarning } from '../execute/unit-changes.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Part } from '../read-model.ts';
-import { knownMsOf, type ProvedRun } from '../snapshot/proved-runs.ts';
+import { knownMsOf, lastValid, type ProvedRun } from '../snapshot/proved-runs.ts';
+import { cadenceOf, type ShownState, StaleStates, staleAfter } from './stale-states.ts';
 import { type BlockKnowledge, KnownBlocks, RevisedSeries, type Revision, type State, TimedStates } from './states.ts';
 import { type ColumnGroup, type FrameWindow, ValueRows, type Values, valueOid, valueSql } from './values.ts';
 
@@ -130,6 +131,95 @@ export async function unitWarningOf(
     }
   }
   return await unitWarning(context, new Map([[sourceId, [...shown]]]));
+}
+
+/** The columns whose request does not say itself how old a state may be. */
+export const judgedColumns = <C extends { readonly column: FrameColumn }>(columns: readonly C[]): readonly C[] =>
+  columns.filter(({ column }) => column.maxAgeMs === undefined);
+
+/** The warning where buckets show states that are older than twice their cadence. */
+export async function staleWarningOf(
+  context: LiveContext,
+  needs: Pick<StateNeeds, 'columns' | 'ends' | 'asOf'>,
+  {
+    gridMs,
+    intervalSeconds,
+  }: { readonly gridMs: number; readonly intervalSeconds: (name: string) => number | undefined },
+): Promise<Warning | undefined> {
+  const { dataset } = context.request;
+  const cadence = cadenceOf(dataset, context.coverage.sources[0]?.sourceId, intervalSeconds);
+  if (cadence === undefined) return undefined;
+  const { first: firstEnd, last: lastEnd } = needs.ends;
+  const stale = new StaleStates(cadence, { gridMs, firstEnd, lastEnd });
+  const { kind } = dataset.partition;
+  if (kind === 'vintage' || kind === 'capture') {
+    for (const state of await shownRevisions(context, needs, gridMs)) stale.add(state);
+  } else {
+    // A fresh one cannot be stale before that much time has passed.
+    const leastMs = staleAfter({ ms: 0, knownMs: 0, shownFrom: 0, shownTo: 0 }, cadence, gridMs);
+    for (const state of await longShown(context, needs, leastMs)) stale.add(state);
+  }
+  return stale.warning();
+}
+
+/** The states of a series with revisions, and the buckets that show them. */
+async function shownRevisions(
+  context: LiveContext,
+  needs: Pick<StateNeeds, 'columns' | 'ends' | 'asOf'>,
+  gridMs: number,
+): Promise<ShownState[]> {
+  const { columns, ends } = needs;
+  const cellsOf = () => columns.map(({ column }) => valueSql(column.field));
+  const oids = columns.map(({ column }) => valueOid(column.field));
+  const series = await revisedSeries(context, needs, { cellsOf, oids });
+  const changes = series.changes.map((ms) => Math.min(Math.max(ms, ends.first), ends.last));
+  const shown: ShownState[] = [];
+  for (const [index, change] of changes.entries()) {
+    const next = changes[index + 1] ?? Number.POSITIVE_INFINITY;
+    // A change at the very end of a bucket is in it: the buckets from this one to the last before the next change.
+    const endMs = change === ends.first ? change : Math.min(Math.ceil(change / gridMs) * gridMs, ends.last);
+    if (next <= endMs && index + 1 < changes.length) continue;
+    const state = series.at(endMs);
+    if (!state || columns.every((_, at) => Number.isNaN(state.values[2 * at]))) continue;
+    const { ms, knownMs, validToMs } = state;
+    shown.push({ ms, knownMs, shownFrom: change - 1, shownTo: Math.min(validToMs, next - 1) });
+  }
+  return shown;
+}
+
+/** Rows of blocks or snapshots after which none came for longer than this, each until the next came. */
+async function longShown(
+  context: LiveContext,
+  { columns, ends }: Pick<StateNeeds, 'columns' | 'ends'>,
+  leastMs: number,
+): Promise<ShownState[]> {
+  const { session, coverage } = context;
+  const runs = coverage.sources[0]?.runs ?? [];
+  const timeMs = timeOf(context);
+  const filters = columns[0].column.filters;
+  const rowsIn = (range: Range, params: Params) => {
+    const tests = filters.map((filter) => `coalesce(${filter.test(params)}, false)`);
+    return `${rowsOf(context, range, params)}${tests.map((test) => ` and ${test}`).join('')}`;
+  };
+  const oldest = coverage.extent?.from ?? ends.first;
+  const before = new Params();
+  const [[carried]] = await session.rows(
+    `select max(${timeMs})::text ${rowsIn({ from: Math.min(oldest, ends.first), to: ends.first }, before)}`,
+    before,
+  );
+  const from = carried === null ? ends.first : Number(carried);
+  if (from >= ends.last) return [];
+  const params = new Params();
+  const rows = await session.rows(
+    `select ms::text, next::text from (select ms, lead(ms, 1, ${params.add(int8(ends.last))}) over (order by ms) as next
+       from (select ${timeMs} as ms ${rowsIn({ from, to: ends.last }, params)}) t) t
+     where next - ms > ${params.add(int8(leastMs))} order by ms`,
+    params,
+  );
+  return rows.map(([own, next]) => {
+    const ms = Number(own);
+    return { ms, knownMs: ms, shownFrom: ms, shownTo: Math.min(Number(next), lastValid(runs, ms)) };
+  });
 }
 
 /** No block's time is further than this from those of its neighbours. */
@@ -254,7 +344,7 @@ class TimedColumns implements ColumnGroup {
     const from = this.#from(range, params);
     const passes = this.#needs.columns[0].column.filters.map((filter) => filter.test(params));
     const integers = [
-      this.#timeMs,
+      timeOf(this.#context),
       heights?.first ?? 'null::int8',
       heights?.last ?? 'null::int8',
       `(${passes.length === 0 ? 'true' : `coalesce(${passes.join(' and ')}, false)`})::int::int8`,
@@ -268,18 +358,20 @@ class TimedColumns implements ColumnGroup {
     await session.stream({ text, params: params.list }, oids, sink);
   }
 
-  /** `from ... where ...`: the proved rows of a range. */
-  #from({ from, to }: Range, params: Params): string {
-    const part: Part = { from, to, until: to, provedTo: undefined, isLast: true };
-    return this.#context.relation.from({ from, to, part }, params);
-  }
-
-  /** A second of the mempool begins before its snapshot. */
-  get #timeMs(): string {
-    const { request, relation } = this.#context;
-    return request.dataset.partition.kind === 'snapshot' ? 't.latest_snapshot_at_unix_ms' : relation.timeMs;
+  #from(range: Range, params: Params): string {
+    return rowsOf(this.#context, range, params);
   }
 }
+
+/** `from ... where ...`: the proved rows of a range. */
+function rowsOf({ relation }: LiveContext, { from, to }: Range, params: Params): string {
+  const part: Part = { from, to, until: to, provedTo: undefined, isLast: true };
+  return relation.from({ from, to, part }, params);
+}
+
+/** A second of the mempool begins before its snapshot. */
+const timeOf = ({ request, relation }: LiveContext): string =>
+  request.dataset.partition.kind === 'snapshot' ? 't.latest_snapshot_at_unix_ms' : relation.timeMs;
 
 interface Arrival extends Range {
   readonly ms: number;

@@ -16,6 +16,8 @@ export interface State {
   readonly ms: number;
   /** The end of the time for which it is proved that nothing follows. */
   readonly validToMs: number;
+  /** When it became known; its own time where that is not told. */
+  readonly knownMs: number;
   readonly values: RowValues;
 }
 
@@ -82,7 +84,7 @@ export class RevisedSeries {
     if (this.#last?.position !== position) {
       const row = this.#rows[position];
       const validToMs = lastValid(this.#runs, row.ms) + this.#delayOf(row);
-      this.#last = { position, state: { ms: row.ms, validToMs, values: row.values } };
+      this.#last = { position, state: { ms: row.ms, validToMs, knownMs: row.knownMs, values: row.values } };
     }
     return this.#last!.state;
   }
@@ -204,7 +206,7 @@ export class TimedStates {
       this.#waiting = this.#waiting.filter(isWaiting);
       if (last && last.number >= (this.#state?.number ?? 0)) {
         const { ms, values } = last.row;
-        this.#state = { state: { ms, validToMs: this.#validTo(ms), values }, number: last.number };
+        this.#state = { state: { ms, validToMs: this.#validTo(ms), knownMs: ms, values }, number: last.number };
       }
     }
     return this.#state?.state;

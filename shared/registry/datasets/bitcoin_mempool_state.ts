@@ -11,6 +11,7 @@ export const bitcoinMempoolState = {
   title: 'Bitcoin mempool state',
   doc: "Snapshots of the node's mempool, one row a waiting transaction.",
   partition: { kind: 'snapshot' },
+  cadence: { everySecondsOf: 'SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS' },
   offset: {
     doc: '<snapshot_at_unix_ms>:<txid>, such as 1735689600000:f4184fc5… with the txid in full',
     order: 'text',

@@ -49,6 +49,7 @@ export const etfDailyMetrics = {
   partition: { kind: 'capture' },
   servingState: 'SVC_ETF_QUERY_SERVING_STATE',
   historicalPath: 'etf/daily_metrics',
+  cadence: { every: 'market_day' },
   quality: {
     kind: 'daily',
     codes: {

@@ -20,6 +20,8 @@ const provenanceSql = (
 const DAILY = 5;
 const MONTHLY = 45;
 
+const MONTH_MS = 31 * DAY_MS;
+
 /** The end of a vintage's date in US Central time, winter or summer: 06:00 of the next day, UTC. */
 const KNOWN_AFTER_MS = DAY_MS + 6 * 3_600_000;
 
@@ -34,6 +36,14 @@ export const macroSeriesMetrics = {
   partition: { kind: 'vintage', knownAfterMs: KNOWN_AFTER_MS },
   servingState: 'SVC_MACRO_QUERY_SERVING_STATE',
   historicalPath: 'macro/series_metrics',
+  cadence: {
+    bySource: {
+      macro_fedfunds: { everyMs: MONTH_MS },
+      macro_cpiaucsl: { everyMs: MONTH_MS },
+      macro_unrate: { everyMs: MONTH_MS },
+      macro_dgs10: { every: 'market_day' },
+    },
+  },
   quality: {
     kind: 'published',
     codes: {
