@@ -1,66 +1,106 @@
-/** The service behind an nginx with its defaults, which before 1.29.7 speaks HTTP/1.0 with it. Skipped where there is no nginx. */
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+/**
+ * The service behind the distribution's nginx with its defaults, which before 1.29.7 speaks HTTP/1.0 with it, and with
+ * `proxy_http_version 1.1`. A client must never take a cut answer for a whole one, also when the process is killed.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { request } from 'node:http';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { type IncomingMessage, request } from 'node:http';
 import { type AddressInfo, createServer as createNetServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { REPRESENTATIONS } from '../../serving/render/representations.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
+import { givenTool } from '../support/given.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
-import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
+import { said, startServingProcess } from '../support/serving-process.ts';
+import { createMigratedEnv, rolesOf, type TestEnv } from '../support/stack.ts';
+import { nginx } from '../support/tools.ts';
 
 const DAY = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-04T00:00:00Z'] };
-const HOURS = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-03T02:24:00Z'] };
 const ROWS = 200_000;
-const hasNginx = spawnSync('nginx', ['-v']).status === 0;
-const NO_NGINX = 'there is no nginx: install the one of the distribution';
+const LIMIT = 8 * 1024 * 1024;
+/** A kill may come when all is on its way already: so many are tried until one cuts an answer. */
+const KILLS = 20;
+const NGINX = await nginx();
+/** Of HTTP towards the service, by the front's port. */
+const VERSIONS = [
+  { version: '1.0', at: 0 },
+  { version: '1.1', at: 1 },
+] as const;
+const STREAMED = REPRESENTATIONS.filter(({ rowsOnly }) => rowsOnly).map(({ mediaType }) => mediaType);
 
-describe('nginx before the service', () => {
+givenTool(NGINX).describe('nginx before the service', () => {
   let env: TestEnv;
-  let serving: Serving;
   let client: Client;
   let folder: string;
-  let nginx: ChildProcess;
+  let service: ChildProcess;
+  let front: ChildProcess;
+  let servicePort: number;
   /** The first speaks as nginx does by default, the second HTTP/1.1. */
-  let ports: readonly number[];
+  let ports: readonly [number, number];
+
+  async function startService(): Promise<void> {
+    const roles = rolesOf(env.databaseUrl);
+    service = startServingProcess(env.dir, {
+      SVC_DATABASE_URL: roles.serve,
+      SVC_DATABASE_MONITOR_URL: roles.monitor,
+      SVC_INTERNAL_API_KEY: API_KEY,
+      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+      SVC_HTTP_PORT: String(servicePort),
+    });
+    service.stderr!.resume();
+    await said(service);
+  }
+
+  async function kill(): Promise<void> {
+    const ended = once(service, 'exit');
+    service.kill('SIGKILL');
+    await ended;
+  }
 
   beforeAll(async () => {
-    if (!hasNginx) return;
     env = await createMigratedEnv();
     await loadBulk(env.databaseUrl, { fromDay: '2024-05-03', days: 1, rowsPerDay: ROWS, firstId: 1_000_000 });
-    serving = await startServing({ databaseUrl: env.databaseUrl });
     client = await connect({ url: env.databaseUrl, name: 'test' });
     folder = await mkdtemp(join(tmpdir(), 'nginx-'));
-    ports = await Promise.all([freePort(), freePort()]);
-    const [plain, modern] = ports;
+    // The workers of an nginx that root starts are another user's, and keep there what a client does not read yet.
+    await chmod(folder, 0o755);
+    const [own, plain, modern] = await Promise.all([freePort(), freePort(), freePort()]);
+    servicePort = own;
+    ports = [plain, modern];
+    await startService();
     const server = (port: number, more: string) =>
-      `server { listen 127.0.0.1:${port}; location / { proxy_pass ${serving.url}; ${more} } }`;
+      `server { listen 127.0.0.1:${port}; location / { proxy_pass http://127.0.0.1:${servicePort}; ${more} } }`;
     const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
       (name) => `${name}_temp_path ${join(folder, name)};`,
     );
     await writeFile(
       join(folder, 'nginx.conf'),
-      `daemon off; pid ${join(folder, 'pid')}; error_log stderr; events {}
+      `daemon off; pid ${join(folder, 'pid')}; error_log stderr crit; events {}
       http { access_log off; ${temporary.join(' ')} ${server(plain, '')} ${server(modern, 'proxy_http_version 1.1;')} }`,
     );
-    nginx = spawn('nginx', ['-e', 'stderr', '-p', folder, '-c', join(folder, 'nginx.conf')], { stdio: 'inherit' });
+    front = spawn(NGINX.path, ['-e', 'stderr', '-p', folder, '-c', join(folder, 'nginx.conf')], { stdio: 'inherit' });
     const isUp = async () => (await ask(plain, '/healthz').catch(() => undefined))?.status === 200;
     await eventually(isUp, 'nginx answers');
   });
   afterAll(async () => {
-    if (!hasNginx) return;
-    if (nginx?.exitCode === null) {
-      nginx.kill();
-      await once(nginx, 'exit');
+    for (const [child, signal] of [
+      [front, 'SIGTERM'],
+      [service, 'SIGKILL'],
+    ] as const) {
+      if (!child || child.exitCode !== null || child.signalCode !== null) continue;
+      const ended = once(child, 'exit');
+      child.kill(signal);
+      await ended;
     }
     await client?.[Symbol.asyncDispose]();
-    await serving?.[Symbol.asyncDispose]();
     await env?.[Symbol.asyncDispose]();
-    await rm(folder, { recursive: true, force: true });
+    if (folder) await rm(folder, { recursive: true, force: true });
   });
 
   async function open(port: number, path: string, headers: Record<string, string> = {}, query?: unknown) {
@@ -70,7 +110,7 @@ describe('nginx before the service', () => {
     });
     sent.end(query && JSON.stringify(query));
     const [response] = await once(sent, 'response');
-    return response as import('node:http').IncomingMessage;
+    return response as IncomingMessage;
   }
 
   async function ask(port: number, path: string, headers?: Record<string, string>, query?: unknown) {
@@ -78,22 +118,34 @@ describe('nginx before the service', () => {
     return { status: response.statusCode, headers: response.headers, body: await buffer(response) };
   }
 
-  test('passes an answer of up to 8 MiB on whole, and a longer one as the 505 that names the remedy', async ({
-    skip,
-  }) => {
-    skip(!hasNginx, NO_NGINX);
-    const csv = { Accept: 'text/csv' };
-    const short = await ask(ports[0], '/v1/raw/query', csv, HOURS);
-    expect([short.status, short.headers['content-length']]).toEqual([200, String(short.body.length)]);
-    const long = await ask(ports[0], '/v1/raw/query', csv, DAY);
-    expect([long.status, JSON.parse(long.body.toString()).code]).toEqual([505, 'HTTP_VERSION_UNSUPPORTED']);
+  const query = (port: number, mediaType: string, body: unknown) =>
+    ask(port, '/v1/raw/query', { Accept: mediaType }, body);
+
+  /** As much of the day as fits over HTTP/1.0 in the representation, or nearly. */
+  async function fitting(mediaType: string) {
+    const { body } = await query(ports[1], mediaType, DAY);
+    expect(body.length).toBeGreaterThan(LIMIT);
+    const minutes = Math.floor((24 * 60 * 0.95 * LIMIT) / body.length);
+    const [from] = DAY.time_range;
+    return { ...DAY, time_range: [from, new Date(Date.parse(from) + minutes * 60_000).toISOString()] };
+  }
+
+  test('passes an answer of up to 8 MiB on whole, and a longer one as the 505 that names the remedy', async () => {
+    for (const mediaType of STREAMED) {
+      const short = await query(ports[0], mediaType, await fitting(mediaType));
+      expect([short.status, short.headers['content-length']]).toEqual([200, String(short.body.length)]);
+      expect(short.body.length).toBeGreaterThan(0.9 * LIMIT);
+      const long = await query(ports[0], mediaType, DAY);
+      const { code, ...problem } = JSON.parse(long.body.toString());
+      expect([long.status, code]).toEqual([505, 'HTTP_VERSION_UNSUPPORTED']);
+      expect(JSON.stringify(problem)).toContain('proxy_http_version 1.1');
+    }
     const events = await ask(ports[0], '/v1/changes', { Accept: 'text/event-stream' });
     expect(events.status).toBe(505);
   });
 
-  test('with proxy_http_version 1.1 passes a long answer on, and shows that one is cut', async ({ skip }) => {
-    skip(!hasNginx, NO_NGINX);
-    const whole = await ask(ports[1], '/v1/raw/query', { Accept: 'text/csv' }, DAY);
+  test('with proxy_http_version 1.1 passes a long answer on, and shows that one is cut', async () => {
+    const whole = await query(ports[1], 'text/csv', DAY);
     expect(whole.body.toString().split('\n')).toHaveLength(ROWS + 2);
     const cut = await open(ports[1], '/v1/raw/query', { Accept: 'text/csv' }, DAY);
     cut.pause();
@@ -102,6 +154,52 @@ describe('nginx before the service', () => {
       (await client.query(`select pg_terminate_backend(pid) ${own} and state = 'active'`)).rows.length > 0;
     await eventually(ended, 'the read is cut');
     await expect(buffer(cut)).rejects.toMatchObject({ code: 'ECONNRESET' });
+  });
+
+  const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+
+  test.for(STREAMED.flatMap((mediaType) => VERSIONS.map((one) => ({ mediaType, ...one }))))(
+    'over HTTP/$version a kill in the middle of $mediaType leaves the client no answer that looks whole',
+    async ({ mediaType, at }) => {
+      const body = at === 0 ? await fitting(mediaType) : DAY;
+      const whole = await query(ports[at], mediaType, body);
+      expect(whole.status).toBe(200);
+      let cuts = 0;
+      for (let kills = 0; kills < KILLS && cuts === 0; kills++) {
+        const response = await open(ports[at], '/v1/raw/query', { Accept: mediaType }, body);
+        expect(response.statusCode).toBe(200);
+        await once(response, 'readable');
+        await kill();
+        const read = await buffer(response).catch((error: NodeJS.ErrnoException) => error);
+        if (Buffer.isBuffer(read)) {
+          // All of it was on its way before the kill.
+          expect(sha256(read)).toBe(sha256(whole.body));
+        } else {
+          expect(read.code).toBe('ECONNRESET');
+          cuts++;
+        }
+        await startService();
+      }
+      expect(cuts).toBe(1);
+    },
+  );
+
+  test.for(VERSIONS)('a kill before the first byte is no answer of the service, over HTTP/$version', async ({ at }) => {
+    await client.query('begin');
+    let answer: Awaited<ReturnType<typeof ask>>;
+    try {
+      await client.query(`lock table ${DATASET} in access exclusive mode`);
+      const asked = query(ports[at], 'text/csv', DAY);
+      const waits = `select 1 from pg_stat_activity
+        where datname = current_database() and application_name = 'tidemark serving' and wait_event_type = 'Lock'`;
+      await eventually(async () => (await client.query(waits)).rows.length > 0, 'the read waits');
+      await kill();
+      answer = await asked;
+    } finally {
+      await client.query('rollback');
+    }
+    expect(answer.status).toBe(502);
+    await startService();
   });
 });
 

@@ -26,6 +26,8 @@ const SELF = { name: 'self' };
 interface Program {
   /** The names it may have on the PATH. */
   readonly names: readonly string[];
+  /** Prints the version. */
+  readonly versionArgs: readonly string[];
   readonly recipe: Recipe;
   /** Below the recipe's folder. */
   readonly path: string;
@@ -34,6 +36,7 @@ interface Program {
 
 const PROMTOOL: Program = {
   names: ['promtool'],
+  versionArgs: ['--version'],
   recipe: {
     name: 'promtool',
     what: 'promtool',
@@ -54,6 +57,7 @@ const HELLO = 'data:text/html,<script>document.write(6 * 7)</script>';
 
 const CHROMIUM: Program = {
   names: ['chromium', 'chromium-browser', 'google-chrome'],
+  versionArgs: ['--version'],
   recipe: {
     name: 'chromium',
     what: 'Chromium',
@@ -87,14 +91,35 @@ const CHROMIUM: Program = {
   toInstall: 'apt-get install chromium',
 };
 
+const NGINX_PATH = 'usr/sbin/nginx';
+
+const NGINX: Program = {
+  names: ['nginx'],
+  // It would open its compiled-in log before it prints, and warn where that does not exist.
+  versionArgs: ['-e', 'stderr', '-v'],
+  recipe: {
+    name: 'nginx',
+    what: 'nginx',
+    names: ['nginx', 'patchelf'],
+    backports: false,
+    unused: [],
+    programs: async (root) => [join(root, NGINX_PATH)],
+    smokeTest: async (prefix) => void (await run(join(prefix, NGINX_PATH), ['-e', 'stderr', '-v'])),
+  },
+  path: NGINX_PATH,
+  toInstall: 'apt-get install nginx',
+};
+
 export const promtool = (): Promise<Tool> => once('promtool', () => programOf(PROMTOOL));
 export const chromium = (): Promise<Tool> => once('chromium', () => programOf(CHROMIUM));
+/** nginx as the distribution makes it; its configuration is the test's. */
+export const nginx = (): Promise<Tool> => once('nginx', () => programOf(NGINX));
 
-async function programOf({ names, recipe, path, toInstall }: Program): Promise<Tool> {
+async function programOf({ names, versionArgs, recipe, path, toInstall }: Program): Promise<Tool> {
   const installed = (process.env.PATH ?? '')
     .split(delimiter)
     .flatMap((folder) => names.map((name) => join(folder, name)))
-    .find((one) => existsSync(one) && runs(one, ['--version']));
+    .find((one) => existsSync(one) && runs(one, versionArgs));
   if (installed) return { path: installed };
   try {
     const signal = AbortSignal.timeout(GIVE_UP_MS);
