@@ -168,7 +168,7 @@ describe('errors', () => {
 
   test('of options are told before anything is sent', () => {
     expect(() => new HistoricalData({ baseUrl: 'ftp://x', apiKey: 'k' })).toThrow(TypeError);
-    expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: '' })).toThrow('SVC_INTERNAL_API_KEY');
+    expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: '' })).toThrow('TIDEMARK_KEY');
     for (const key of ['a\nb', ' a', 'a ', '\0']) {
       expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: key }), JSON.stringify(key)).toThrow(TypeError);
       expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: 'k', backendToken: key })).toThrow('backendToken');

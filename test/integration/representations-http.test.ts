@@ -357,7 +357,7 @@ describe('docs/representations.md', () => {
     for (const [, script] of page.matchAll(/^```sh\n([\s\S]*?)^```$/gm)) {
       const run = spawn('bash', ['-euo', 'pipefail', '-c', script], {
         cwd: env.dir,
-        env: { ...process.env, URL: serving.url, KEY: API_KEY },
+        env: { ...process.env, TIDEMARK_URL: serving.url, TIDEMARK_KEY: API_KEY },
       });
       const [stdout, stderr, [exit]] = await Promise.all([text(run.stdout), text(run.stderr), once(run, 'exit')]);
       expect(exit, stderr).toBe(0);
