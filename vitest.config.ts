@@ -40,6 +40,8 @@ export default defineConfig({
       { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'], isolate: false } },
       { test: { ...onServers, name: 'system', include: ['test/system/**/*.test.ts'] } },
       { test: { ...onServers, name: 'nightly', include: ['test/nightly/**/*.test.ts'] } },
+      // The servers are in containers there. Each test continues where the one before it ended.
+      { test: { ...shared, name: 'containers', include: ['test/containers/**/*.test.ts'], pool: 'forks' as const } },
     ],
   },
 });

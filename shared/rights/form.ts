@@ -90,7 +90,7 @@ async function writeNew(folder: string, files: readonly { readonly path: string;
     // Root writes into anybody's folder; what it writes is for the folder's owner to fill in.
     const isForOther = process.getuid?.() === 0 && owner.uid !== 0;
     for (const { path, text } of files) {
-      const isNewFolder = (await mkdir(dirname(path), { recursive: true })) !== undefined;
+      const isNewFolder = await makeFolder(dirname(path));
       if (isForOther && isNewFolder) await chown(dirname(path), owner.uid, owner.gid);
       const file = await open(path, 'wx', 0o644);
       written.push(path);
@@ -113,6 +113,17 @@ async function writeNew(folder: string, files: readonly { readonly path: string;
       `Cannot write ${path ?? files[0].path}${await mayNot(code, folder)}`,
       { cause },
     );
+  }
+}
+
+/** @returns whether it was not there. Not with `recursive`, which says ENOENT of a file system that is read-only. */
+async function makeFolder(path: string): Promise<boolean> {
+  try {
+    await mkdir(path);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
   }
 }
 

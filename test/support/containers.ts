@@ -1,0 +1,208 @@
+/**
+ * A container engine of the test's own: podman with its storage, networks, configuration and socket in one folder, so that the
+ * machine's own containers are neither seen nor touched, and Docker's command and Compose, which talk to it as to a Docker engine.
+ */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { delimiter, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ensurePackages, type Recipe } from '../../shared/stack/packages.ts';
+import { faultText, run } from '../../shared/stack/processes.ts';
+
+const COMPOSE = 'usr/libexec/docker/cli-plugins/docker-compose';
+const DOCKER = 'usr/bin/docker';
+const INIT = 'usr/bin/catatonit';
+
+/** Docker's clients, and what images and containers are made of: a shell, an init, time zones, the C and C++ libraries. */
+const TOOLS: Recipe = {
+  name: 'containers',
+  what: "Docker's clients and parts of images",
+  names: ['docker-compose', 'docker-cli', 'catatonit', 'busybox-static', 'tzdata', 'patchelf'],
+  backports: false,
+  unused: [],
+  programs: async (root) => [COMPOSE, DOCKER].map((path) => join(root, path)),
+  async smokeTest(prefix) {
+    for (const path of [COMPOSE, DOCKER, INIT]) await run(join(prefix, path), ['--version']);
+    await run(join(prefix, 'usr/bin/busybox'), ['true']);
+  },
+};
+
+/** What must be installed, because it works with the machine's kernel and firewall. */
+const PROGRAMS = ['podman', 'runc', 'iptables'];
+const TO_INSTALL = 'apt-get install --no-install-recommends podman runc iptables netavark aardvark-dns';
+/** Debian has some of them where only root's PATH looks. */
+const PATH = [process.env.PATH, '/usr/sbin', '/sbin'].join(delimiter);
+
+export interface ContainerTools {
+  /** The folder of the unpacked packages. */
+  readonly packages: string;
+  /** Why there are none. */
+  readonly missing?: string;
+}
+
+/** In one line without brackets: it becomes part of the tests' names. */
+export async function containerTools(): Promise<ContainerTools> {
+  const lacking = (missing: string) => ({ packages: '', missing });
+  if (process.platform !== 'linux') return lacking('containers run on Linux');
+  if (process.getuid?.() !== 0) return lacking('they run containers with networks of their own: run them as root');
+  const absent = PROGRAMS.filter((name) => !PATH.split(delimiter).some((dir) => existsSync(join(dir, name))));
+  if (absent.length > 0) return lacking(`${absent.join(', ')} missing: ${TO_INSTALL}`);
+  try {
+    const progress = (line: string) => void process.stderr.write(`tidemark: ${line}\n`);
+    return { packages: await ensurePackages(TOOLS, { user: { name: 'self' }, progress }) };
+  } catch (error) {
+    const why = faultText(error).replaceAll(/[[\]]/g, '').replaceAll(/\s+/g, ' ').slice(0, 200);
+    return lacking(`Docker Compose cannot be made: it needs Debian or Ubuntu with apt, and their mirror (${why})`);
+  }
+}
+
+/** Without a limit of files, which takes a right that root has not everywhere; and nothing of systemd, which may not run. */
+const engineConfiguration = (dir: string, tools: string) => `[containers]
+default_ulimits = []
+[network]
+network_config_dir = "${join(dir, 'networks')}"
+[engine]
+runtime = "runc"
+init_path = "${join(tools, INIT)}"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+tmp_dir = "${join(dir, 'engine')}"
+`;
+
+const storageConfiguration = (dir: string) => `[storage]
+driver = "overlay"
+runroot = "${join(dir, 'run')}"
+graphroot = "${join(dir, 'storage')}"
+`;
+
+/** While a container starts, its checks are more frequent, and their failures do not count. */
+const START_INTERVAL_MS = 5_000;
+
+export interface CommandResult {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export class ContainerEngine {
+  /** The environment in which Docker's clients and podman find this engine. */
+  readonly env: NodeJS.ProcessEnv;
+  readonly #dir: string;
+  readonly #tools: string;
+  readonly #service: ChildProcess;
+  readonly #checks: AbortController;
+
+  private constructor(dir: string, tools: string, env: NodeJS.ProcessEnv, service: ChildProcess) {
+    this.#dir = dir;
+    this.#tools = tools;
+    this.env = env;
+    this.#service = service;
+    this.#checks = new AbortController();
+    void this.#keepHealthChecks(this.#checks.signal);
+  }
+
+  /** @param dir a new folder. @param tools the folder of `containerTools`. */
+  static async start(dir: string, tools: string): Promise<ContainerEngine> {
+    await mkdir(join(dir, 'networks'), { recursive: true });
+    const files = { containers: join(dir, 'containers.conf'), storage: join(dir, 'storage.conf') };
+    await writeFile(files.containers, engineConfiguration(dir, tools));
+    await writeFile(files.storage, storageConfiguration(dir));
+    // Docker's clients look for the engine, their plugins and credentials there, and podman for its own settings.
+    const socket = join(dir, 'podman.sock');
+    const env = {
+      PATH,
+      HOME: dir,
+      DOCKER_CONFIG: dir,
+      DOCKER_HOST: `unix://${socket}`,
+      CONTAINERS_CONF: files.containers,
+      CONTAINERS_STORAGE_CONF: files.storage,
+      // systemd would run the health checks by timers; the engine below does.
+      DISABLE_HC_SYSTEMD: 'true',
+    };
+    const service = spawn('podman', ['system', 'service', '--time', '0', `unix://${socket}`], {
+      env,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+    let stderr = '';
+    service.stderr.setEncoding('utf8').on('data', (text) => {
+      stderr += text;
+    });
+    while (!existsSync(socket)) {
+      if (service.exitCode !== null) throw new Error(`podman's service ended with ${service.exitCode}:\n${stderr}`);
+      await sleep(20);
+    }
+    return new ContainerEngine(dir, tools, env, service);
+  }
+
+  /** Throws with the output of a command that fails. */
+  readonly podman = (...args: readonly string[]) => run('podman', args, { env: this.env });
+
+  /** Docker's own command. */
+  get docker(): string {
+    return join(this.#tools, DOCKER);
+  }
+
+  /** Docker Compose of a project folder. Its environment is that of the engine and `variables`, and nothing else. */
+  compose(project: string, variables: NodeJS.ProcessEnv, args: readonly string[]): Promise<CommandResult> {
+    return execute(join(this.#tools, COMPOSE), args, { cwd: project, env: { ...this.env, ...variables } });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#checks.abort();
+    await run('podman', ['rm', '--all', '--force', '--time', '5', '--volumes'], { env: this.env, check: false });
+    await run('podman', ['network', 'prune', '--force'], { env: this.env, check: false });
+    const ended = once(this.#service, 'exit');
+    this.#service.kill('SIGTERM');
+    if (this.#service.exitCode === null) await ended;
+    spawnSync('umount', ['--recursive', join(this.#dir, 'storage', 'overlay')], { stdio: 'ignore' });
+    await rm(this.#dir, { recursive: true, force: true });
+  }
+
+  /** Runs the health checks of all containers when they are due, as Docker's engine does. */
+  async #keepHealthChecks(signal: AbortSignal): Promise<void> {
+    const due = new Map<string, number>();
+    const list = ['ps', '--quiet', '--no-trunc', '--filter', 'status=running'];
+    while (!signal.aborted) {
+      const { stdout } = await run('podman', list, { env: this.env, check: false });
+      for (const id of stdout.split('\n').filter(Boolean)) {
+        const pauseMs = (due.get(id) ?? 0) < Date.now() ? await this.#pauseOf(id) : undefined;
+        if (pauseMs === undefined) continue;
+        if (due.has(id)) await run('podman', ['healthcheck', 'run', id], { env: this.env, check: false });
+        due.set(id, Date.now() + pauseMs);
+      }
+      await sleep(500, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** Until the next check; undefined for a container without one. */
+  async #pauseOf(id: string): Promise<number | undefined> {
+    const format = '{{json .State.StartedAt}} {{json .Config.Healthcheck}}';
+    const { code, stdout } = await run('podman', ['inspect', '--format', format, id], { env: this.env, check: false });
+    const [, started, check] = /^"([^"]+)" (\{.*\})$/.exec(stdout.trim()) ?? [];
+    if (code !== 0 || check === undefined) return undefined;
+    const { Interval = 30e9, StartPeriod = 0 } = JSON.parse(check) as { Interval?: number; StartPeriod?: number };
+    const isStarting = Date.now() - Date.parse(started) < StartPeriod / 1e6;
+    return isStarting ? START_INTERVAL_MS : Interval / 1e6;
+  }
+}
+
+/** Runs a command with nothing else in its environment, whatever its end. */
+export async function execute(
+  command: string,
+  args: readonly string[],
+  options: { readonly cwd: string; readonly env: NodeJS.ProcessEnv },
+): Promise<CommandResult> {
+  const child = spawn(command, args, { ...options, stdio: ['ignore', 'pipe', 'pipe'] });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text) => {
+    stdout += text;
+  });
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    stderr += text;
+  });
+  const [code] = await once(child, 'close');
+  return { code: code ?? 1, stdout, stderr };
+}
