@@ -255,8 +255,9 @@ given(tools.missing === undefined, tools.missing ?? '').describe('docker-compose
 
   test('doctor finds no setting to change, and the key of metrics opens them', async () => {
     const { stdout } = await compose(['run', '--rm', 'tidemark', 'doctor', '--json']);
-    const settings = JSON.parse(stdout).findings.filter(({ check }: Json) => check === 'postgres');
-    expect(settings).toEqual([]);
+    const { checks } = JSON.parse(stdout) as Json;
+    say(`${checks.map(({ check, state }: Json) => `${check}: ${state}`).join(', ')}\n`);
+    expect(checks.filter(({ check }: Json) => check === 'postgres')).toMatchObject([{ state: 'ok', findings: [] }]);
     const metrics = await fetch(`${url}/metrics`, { headers: { 'X-API-Key': variables.SVC_METRICS_KEY } });
     expect([metrics.status, await metrics.text()]).toEqual([200, expect.stringContaining('# TYPE ')]);
   });
