@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A backtest's data: prices and volume beside a rate and the hashrate, each hour as it was known at its end."""
+"""A backtest's data: prices and volume beside a rate and a block's fees, each hour as it was known at its end."""
 import os
 
 import polars as pl
@@ -12,7 +12,7 @@ columns = [
     {"name": "close", "dataset": "exchange_a_spot_trades", "field": "price"},
     {"name": "volume", "dataset": "exchange_a_spot_trades", "field": "quantity", "aggregate": "sum"},
     {"name": "rate", "dataset": "macro_series_metrics", "field": "metric_value_float", "filter": FUNDS},
-    {"name": "hashrate", "dataset": "bitcoin_network_hashrate_estimate", "field": "hashrate_hs"},
+    {"name": "fees", "dataset": "bitcoin_block_fee_totals", "field": "fee_total_btc"},
 ]
 body = {"columns": columns, "grid": "1h", "n_rows": 72, "as_of": "row"}
 answer = requests.post(f"{URL}/v1/frame", headers=HEADERS, json=body, timeout=300)

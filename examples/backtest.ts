@@ -1,4 +1,4 @@
-/** A backtest's data: prices and volume beside a rate and the hashrate, each hour as it was known at its end. */
+/** A backtest's data: prices and volume beside a rate and a block's fees, each hour as it was known at its end. */
 import { HistoricalData, ServiceError } from '../client/index.ts';
 
 const { TIDEMARK_URL: baseUrl = 'http://127.0.0.1:8080', TIDEMARK_KEY: apiKey = '' } = process.env;
@@ -10,7 +10,7 @@ try {
       { name: 'close', dataset: A, field: 'price' },
       { name: 'volume', dataset: A, field: 'quantity', aggregate: 'sum' },
       { name: 'rate', dataset: 'macro_series_metrics', field: 'metric_value_float', filter: FUNDS },
-      { name: 'hashrate', dataset: 'bitcoin_network_hashrate_estimate', field: 'hashrate_hs' },
+      { name: 'fees', dataset: 'bitcoin_block_fee_totals', field: 'fee_total_btc' },
     ],
     grid: '1h',
     n_rows: 72,

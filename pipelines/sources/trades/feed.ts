@@ -54,7 +54,7 @@ export interface TradeSourceNeeds {
 }
 
 /** Trades of a day in the sample of a start: few enough for a start in seconds, enough for candles of a minute. */
-const SAMPLE_ROWS = 22_000;
+const SAMPLE_ROWS = 24_000;
 /** Trades of a day where an operator asks for documents and not for a number. */
 const ORDERED_ROWS = 60_000;
 

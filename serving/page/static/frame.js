@@ -33,12 +33,12 @@ const seriesText = (one) =>
     .filter((text) => !text.startsWith('{'))
     .join(' · ');
 
-/** What the builder begins with, as far as it is proved: a price, holdings, a rate and the hashrate. */
+/** What the builder begins with, as far as it is proved: a price, holdings, a rate and a block's fees. */
 const FIRST = [
   ['exchange_a_spot_trades', 'price', ''],
   ['etf_daily_metrics', 'metric_value_float', 'btc_units'],
   ['macro_series_metrics', 'metric_value_float', 'fedfunds'],
-  ['bitcoin_network_hashrate_estimate', 'hashrate_hs', ''],
+  ['bitcoin_block_fee_totals', 'fee_total_btc', ''],
 ];
 
 export class FrameBuilder {

@@ -127,11 +127,14 @@ export const SAMPLE_CHAIN = 'regtest';
 /** A coinbase can be spent 100 blocks later: these come before the weeks, so that the weeks' own have payments. */
 const EARLY_BLOCKS = MATURITY + 2;
 const BLOCKS_A_DAY = 144;
-export const SAMPLE_BLOCKS = EARLY_BLOCKS + SAMPLE_DAYS * BLOCKS_A_DAY;
+/** Blocks are proved up to the median time of the last eleven: with these after the weeks, to the end of the weeks. */
+const LATE_BLOCKS = 6;
+/** Short, because a node accepts no block whose time lies more than two hours ahead. */
+const LATE_SECONDS = 300;
+export const SAMPLE_BLOCKS = EARLY_BLOCKS + SAMPLE_DAYS * BLOCKS_A_DAY + LATE_BLOCKS;
 const SNAPSHOTS_A_DAY = 2;
 export const SAMPLE_SNAPSHOTS = SAMPLE_DAYS * SNAPSHOTS_A_DAY;
 
-/** Of 1,110 blocks. */
 const SUBMITTED_TOGETHER = 32;
 
 const COINS = 400;
@@ -146,15 +149,18 @@ export interface SampleNode extends AsyncDisposable {
 /** Epoch seconds by height, from the start of the chain on: blocks are found by chance, and so many a day. */
 export function blockTimes(fromMs: number): number[] {
   const seed = fromMs / DAY_MS;
+  const last = SAMPLE_BLOCKS - LATE_BLOCKS;
   const passed = [0];
-  for (let height = 1; height <= SAMPLE_BLOCKS + 1; height++) {
+  for (let height = 1; height <= last + 1; height++) {
     // A wait for what comes by chance, without those that last for an hour.
     passed.push(passed[height - 1] + Math.min(3, 0.1 - Math.log(1 - chance(seed, height))));
   }
   const early = passed[EARLY_BLOCKS];
-  // The last wait is for a block after the weeks.
-  const seconds = (SAMPLE_DAYS * DAY_MS) / 1000 / (passed[SAMPLE_BLOCKS + 1] - early);
-  return passed.slice(0, -1).map((waits) => Math.floor(fromMs / 1000 + (waits - early) * seconds));
+  // The last wait ends with the weeks.
+  const toSeconds = (fromMs + SAMPLE_DAYS * DAY_MS) / 1000;
+  const seconds = (toSeconds - fromMs / 1000) / (passed[last + 1] - early);
+  const times = passed.slice(0, -1).map((waits) => Math.floor(fromMs / 1000 + (waits - early) * seconds));
+  return [...times, ...Array.from({ length: LATE_BLOCKS }, (_, index) => toSeconds + (index + 1) * LATE_SECONDS)];
 }
 
 /** @throws TidemarkError STACK_INSTALL_FAILED, STACK_UNSUPPORTED_MACHINE if no node can be installed. */
@@ -208,10 +214,10 @@ export async function startSampleNode(options: {
   return { node, snapshots, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-/** Epoch seconds, evenly over the days. */
+/** Epoch seconds, evenly over the days; the last is taken a quarter of an hour before the weeks end. */
 function snapshotTimes(fromMs: number): number[] {
   const apart = DAY_MS / 1000 / SNAPSHOTS_A_DAY;
-  return Array.from({ length: SAMPLE_SNAPSHOTS }, (_, index) => fromMs / 1000 + (index + 0.5) * apart);
+  return Array.from({ length: SAMPLE_SNAPSHOTS }, (_, index) => fromMs / 1000 + (index + 1) * apart - 900);
 }
 
 /** What waits for the next block of the chain. */
@@ -234,7 +240,7 @@ async function* coming(chain: SampleChain, times: readonly number[]): AsyncGener
     const height = chain.height + 1;
     const time = times[height];
     const activity = activityAt(time * 1000);
-    const count = Math.round(activity * 10 * chance(height, 1));
+    const count = 1 + Math.round(activity * 8 * chance(height, 1));
     // Of 110 bytes: from 2 satoshis a byte on, and several times as many when others wait, too.
     const payments = coins
       .slice(0, count)
