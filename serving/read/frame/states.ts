@@ -16,7 +16,7 @@ export interface State {
   readonly ms: number;
   /** The end of the time for which it is proved that nothing follows. */
   readonly validToMs: number;
-  /** When it became known; its own time where no document states it. */
+  /** When it became known; its own time where no other is known. */
   readonly knownMs: number;
   readonly values: RowValues;
 }
