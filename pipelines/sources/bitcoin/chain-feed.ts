@@ -10,7 +10,7 @@ import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { joined, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { describeHeights } from '../../../shared/registry/keys.ts';
-import { sampleWeeks } from '../../sample/weeks.ts';
+import { sampleWeek } from '../../sample/week.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
   Feed,
@@ -75,7 +75,7 @@ const isSample = ({ location }: FeedNeeds): boolean => location !== undefined;
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   const mempool = join(dirname(directory), MEMPOOL_DATASET.key);
   await mkdir(mempool, { recursive: true });
-  const { fromMs } = sampleWeeks(todayMs);
+  const { fromMs } = sampleWeek(todayMs);
   await using _node = await startSampleNode({ directory, snapshotsIn: mempool, fromMs, log, signal });
   const options = { 'from-height': `${SAMPLE_FIRST}`, 'to-height': `${SAMPLE_BLOCKS}` };
   return { location: pathToFileURL(`${directory}/`), selection: { options, reingest: false } };

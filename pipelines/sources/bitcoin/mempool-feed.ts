@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
-import { sampleWeeks } from '../../sample/weeks.ts';
+import { sampleWeek } from '../../sample/week.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
   AvailabilityEvent,
@@ -66,7 +66,7 @@ export const mempoolFeed: Feed = {
  */
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   if ((await snapshotFiles(snapshotDir(directory, SAMPLE_CHAIN))).length < SAMPLE_SNAPSHOTS) {
-    const { fromMs } = sampleWeeks(todayMs);
+    const { fromMs } = sampleWeek(todayMs);
     await using _node = await startSampleNode({ directory, snapshotsIn: directory, fromMs, log, signal });
   }
   return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };

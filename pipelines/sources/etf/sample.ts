@@ -9,7 +9,6 @@ import { pathToFileURL } from 'node:url';
 import Big from 'big.js';
 import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
 import { MarketPrice } from '../../sample/market.ts';
-import { SAMPLE_DAYS } from '../../sample/weeks.ts';
 import type { SampleNeeds, SampleOrder } from '../feed-types.ts';
 import { ISSUERS } from './issuers/index.ts';
 
@@ -333,8 +332,8 @@ export function flattened(root: unknown): string {
 export const bitwisePage = (visit: string): string =>
   `<!doctype html><html><body><script>{"props":{},"buildId":"${visit}"}</script></body></html>`;
 
-/** Those of the sample's weeks, and the one before, whose values still hold when they begin. */
-const SAMPLE_MARKET_DAYS = (SAMPLE_DAYS / 7) * 5 + 1;
+/** Those of the sample's week, and the one before, whose values still hold when it begins. */
+const SAMPLE_MARKET_DAYS = 6;
 export const SAMPLE_PARTITIONS = SAMPLE_MARKET_DAYS * ISSUERS.length;
 /** When the funds value their holdings, after midnight UTC: 16:00 in New York, in winter. */
 const VALUED_AFTER_MS = 21 * 3_600_000;

@@ -7,7 +7,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { DAY_MS, dayKey, isMarketDay } from '../../../shared/dates.ts';
-import { SAMPLE_DAYS } from '../../sample/weeks.ts';
+import { SAMPLE_DAYS } from '../../sample/week.ts';
 import type { SampleNeeds } from '../feed-types.ts';
 import { answerFile } from './provider-api.ts';
 import { type MacroSeries, SERIES } from './series.ts';
@@ -75,7 +75,7 @@ export function observationsAnswer(
 const dayBefore = (day: string) => new Date(Date.parse(day) - 86_400_000).toISOString().slice(0, 10);
 
 const MONTHS = 13;
-/** Enough for the sample's weeks, and for what holds when they begin. */
+/** Enough for the sample's week, and for what holds when it begins. */
 const DAYS = 2 * SAMPLE_DAYS;
 export const SAMPLE_PARTITIONS = (SERIES.length - 1) * MONTHS + DAYS;
 

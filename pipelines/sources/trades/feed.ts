@@ -12,7 +12,7 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
-import { SAMPLE_DAYS, sampleWeeks } from '../../sample/weeks.ts';
+import { SAMPLE_DAYS, sampleWeek } from '../../sample/week.ts';
 import type { FetchedDocument, Validators } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/http.ts';
 import { openGzip, openZipMember } from '../documents/zip-reader.ts';
@@ -122,7 +122,7 @@ function fileDayFeed(
 }
 
 async function makeSample({ directory, settings, todayMs, signal }: SampleNeeds, write: NonNullable<Sample['write']>) {
-  const { from, to } = sampleWeeks(todayMs);
+  const { from, to } = sampleWeek(todayMs);
   await write({ directory, from, to, rows: SAMPLE_ROWS, settings, signal });
   return { location: pathToFileURL(`${directory}/`), selection: { options: { from, to }, reingest: false } };
 }

@@ -10,7 +10,7 @@ import type { Logger } from '../../../../shared/logger.ts';
 import type { ReportProgress } from '../../../../shared/stack/apt.ts';
 import { startBitcoind } from '../../../../shared/stack/bitcoind.ts';
 import { activityAt, chance } from '../../../sample/market.ts';
-import { SAMPLE_DAYS } from '../../../sample/weeks.ts';
+import { SAMPLE_DAYS } from '../../../sample/week.ts';
 import { type SnapshotFile, snapshotDir, takeSnapshot } from '../mempool.ts';
 import { BitcoinNode } from '../node.ts';
 import { RpcClient } from '../rpc/client.ts';
@@ -124,10 +124,10 @@ async function addUnconfirmedParents(chain: SampleChain, key: ReturnType<typeof 
 }
 
 export const SAMPLE_CHAIN = 'regtest';
-/** A coinbase can be spent 100 blocks later: these come before the weeks, so that the weeks' own have payments. */
+/** A coinbase can be spent 100 blocks later: these come before the week, so that the week's own have payments. */
 const EARLY_BLOCKS = MATURITY + 2;
 const BLOCKS_A_DAY = 144;
-/** Blocks are proved up to the median time of the last eleven: with these after the weeks, to the end of the weeks. */
+/** Blocks are proved up to the median time of the last eleven: with these after the week, to its end. */
 const LATE_BLOCKS = 6;
 /** Short, because a node accepts no block whose time lies more than two hours ahead. */
 const LATE_SECONDS = 300;
@@ -156,7 +156,7 @@ export function blockTimes(fromMs: number): number[] {
     passed.push(passed[height - 1] + Math.min(3, 0.1 - Math.log(1 - chance(seed, height))));
   }
   const early = passed[EARLY_BLOCKS];
-  // The last wait ends with the weeks.
+  // The last wait ends with the week.
   const toSeconds = (fromMs + SAMPLE_DAYS * DAY_MS) / 1000;
   const seconds = (toSeconds - fromMs / 1000) / (passed[last + 1] - early);
   const times = passed.slice(0, -1).map((waits) => Math.floor(fromMs / 1000 + (waits - early) * seconds));
@@ -169,7 +169,7 @@ export async function startSampleNode(options: {
   readonly directory: string;
   /** The folder above `mempool/`. */
   readonly snapshotsIn: string;
-  /** Start of the weeks, epoch ms. */
+  /** Start of the week, epoch ms. */
   readonly fromMs: number;
   readonly log: Logger;
   readonly progress?: ReportProgress;
@@ -214,7 +214,7 @@ export async function startSampleNode(options: {
   return { node, snapshots, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-/** Epoch seconds, evenly over the days; the last is taken a quarter of an hour before the weeks end. */
+/** Epoch seconds, evenly over the days; the last is taken a quarter of an hour before the week ends. */
 function snapshotTimes(fromMs: number): number[] {
   const apart = DAY_MS / 1000 / SNAPSHOTS_A_DAY;
   return Array.from({ length: SAMPLE_SNAPSHOTS }, (_, index) => fromMs / 1000 + (index + 1) * apart - 900);

@@ -1,10 +1,10 @@
-/** The samples of all sources cover the same weeks, and the chain's blocks come as blocks do. */
+/** The samples of all sources cover the same week, and the chain's blocks come as blocks do. */
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { MarketPrice } from '../../pipelines/sample/market.ts';
-import { SAMPLE_DAYS, sampleWeeks } from '../../pipelines/sample/weeks.ts';
+import { SAMPLE_DAYS, sampleWeek } from '../../pipelines/sample/week.ts';
 import { planUnits, SAMPLE_UNITS } from '../../pipelines/sources/bitcoin/proved-chain.ts';
 import { blockTimes, SAMPLE_BLOCKS } from '../../pipelines/sources/bitcoin/sample/generate.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
@@ -24,12 +24,12 @@ beforeAll(async () => {
 });
 afterAll(() => rm(directory, { recursive: true }));
 
-test('trades are those of the weeks, day by day', async () => {
+test('trades are those of the week, day by day', async () => {
   const settings = loadSettings({ env: {}, flags: {}, cwd: '/' });
   const todayMs = Date.parse(TODAYS[0]);
   const { sample } = feedOf('exchange_a_spot_trades');
   const { selection } = await sample!.make({ directory, settings, todayMs, signal } as SampleNeeds);
-  const { from, to } = sampleWeeks(todayMs);
+  const { from, to } = sampleWeek(todayMs);
   expect(selection.options).toEqual({ from, to });
   expect(daysBetween(from, to)).toHaveLength(SAMPLE_DAYS);
   expect(await sample!.partitions()).toBe(SAMPLE_DAYS);
@@ -37,10 +37,10 @@ test('trades are those of the weeks, day by day', async () => {
 });
 
 test.each(TODAYS)(
-  'funds have every market day of the weeks before %s, and the one that holds when they begin',
+  'funds have every market day of the week before %s, and the one that holds when it begins',
   async (today) => {
     const folder = join(directory, today);
-    const { fromMs, from, to } = sampleWeeks(Date.parse(today));
+    const { fromMs, from, to } = sampleWeek(Date.parse(today));
     await makeFunds({ directory: folder, todayMs: Date.parse(today), signal } as SampleNeeds);
     let documents = 0;
     for (const { sourceId } of ISSUERS) {
@@ -54,9 +54,9 @@ test.each(TODAYS)(
 );
 
 test.each(TODAYS)(
-  'blocks come ten minutes apart on average, never an hour, and to the end of the weeks before %s',
+  'blocks come ten minutes apart on average, never an hour, and to the end of the week before %s',
   (today) => {
-    const { fromMs, toMs } = sampleWeeks(Date.parse(today));
+    const { fromMs, toMs } = sampleWeek(Date.parse(today));
     const times = blockTimes(fromMs);
     expect(times).toHaveLength(SAMPLE_BLOCKS + 1);
     const waits = times.slice(1).map((time, index) => time - times[index]);

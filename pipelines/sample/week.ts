@@ -4,7 +4,7 @@ import { DAY_MS, dayKey } from '../../shared/dates.ts';
 /** Whole days before today. */
 export const SAMPLE_DAYS = 7;
 
-export interface SampleWeeks {
+export interface SampleWeek {
   readonly fromMs: number;
   /** Exclusive. */
   readonly toMs: number;
@@ -13,7 +13,7 @@ export interface SampleWeeks {
   readonly to: string;
 }
 
-export const sampleWeeks = (todayMs: number): SampleWeeks => ({
+export const sampleWeek = (todayMs: number): SampleWeek => ({
   fromMs: todayMs - SAMPLE_DAYS * DAY_MS,
   toMs: todayMs,
   from: dayKey(todayMs - SAMPLE_DAYS * DAY_MS),
