@@ -125,6 +125,7 @@ export async function openContext(
   const stack = cleanup.use(
     await acquireStack({
       stateDir: settings.SVC_STATE_DIR,
+      runAs: settings.SVC_RUN_AS,
       databaseUrl: settings.SVC_DATABASE_URL?.href,
       natsUrl: settings.SVC_NATS_URL?.href,
       log,

@@ -181,6 +181,7 @@ async function startFailure(name: string, logFile: string, reason: string): Prom
 
 export interface ServerRuntime {
   readonly kind: StackState['kind'];
+  readonly serverUid: number | undefined;
   readonly runtime: Runtime | undefined;
   readonly socketDir: string | undefined;
   readonly responseTimeoutMs: number;
@@ -192,6 +193,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
   const { log, progress, signal, profile = defaultProfile() } = options;
   const docker: ServerRuntime = {
     kind: 'docker',
+    serverUid: undefined,
     runtime: undefined,
     socketDir: undefined,
     responseTimeoutMs: profile.responseTimeoutMs,
@@ -207,7 +209,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     }
     return docker;
   }
-  const { dir, user } = await serverFolder(stateDir, log);
+  const { dir, user } = await serverFolder(stateDir, options);
   let runtime: Runtime;
   try {
     runtime = await ensureRuntime({ user, progress, signal });
@@ -227,6 +229,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
   const common = { runtime, user, dir, profile, log };
   return {
     kind: 'embedded',
+    serverUid: user.uid,
     runtime,
     socketDir: socketDir(dir),
     responseTimeoutMs: profile.responseTimeoutMs,
@@ -241,12 +244,15 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
 }
 
 /** The folder of the servers' data, and the account that they run as. */
-async function serverFolder(stateDir: string, log: Logger): Promise<{ dir: string; user: ServerUser }> {
+async function serverFolder(
+  stateDir: string,
+  { log, runAs }: AcquireOptions,
+): Promise<{ dir: string; user: ServerUser }> {
   let dir = join(stateDir, 'servers');
-  let user = serverUser(dir);
+  let user = serverUser(dir, runAs);
   if (user.uid !== undefined && !canEnter(user, stateDir)) {
     dir = await folderElsewhere(stateDir, user, log);
-    user = serverUser(dir);
+    user = serverUser(dir, runAs);
   }
   for (const path of [dir, join(dir, 'run')]) {
     await mkdir(path, { recursive: true, mode: 0o700 });

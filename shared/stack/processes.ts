@@ -37,23 +37,46 @@ export interface ProcessRef {
 }
 
 /**
- * The account for the servers. PostgreSQL refuses to run as root, so a start by root drops to `nobody`, or to the owner of
- * the files of an earlier start, so that the folder of a user stays that user's.
+ * The account for the servers. PostgreSQL refuses to run as root, so a start by root drops to `runAs`, to the owner of the files
+ * of an earlier start, so that the folder of a user stays that user's, or to `nobody`.
+ * @throws TidemarkError CONFIGURATION_INVALID where `runAs` cannot be the account
  */
-export function serverUser(ownerOf: string): ServerUser {
+export function serverUser(ownerOf: string, runAs?: string): ServerUser {
   const ours = process.getuid?.();
-  if (ours !== 0) return { name: String(ours ?? 'self') };
+  const named = runAs === undefined ? undefined : accountOf(runAs);
+  if (runAs !== undefined && !named)
+    throw runAsFault(`${runAs}, but this machine has no such account: make it, as with useradd --system ${runAs}`);
+  if (ours !== 0) {
+    if (named && named.uid !== ours)
+      throw runAsFault(`${runAs}, but only root can start servers as another account, and this is user ${ours}`);
+    return { name: String(ours ?? 'self') };
+  }
+  if (named?.uid === 0) throw runAsFault('root, as which PostgreSQL refuses to run');
+  let owner: ServerUser | undefined;
   try {
     const { uid, gid } = statSync(ownerOf);
-    if (uid !== 0) return { name: String(uid), uid, gid };
+    if (uid !== 0) owner = { name: String(uid), uid, gid };
   } catch {
     // the path does not exist yet
   }
-  const id = (flag: string) => Number(spawnSync('id', [flag, 'nobody'], { encoding: 'utf8' }).stdout);
-  const [uid, gid] = [id('-u'), id('-g')];
-  // 65534 is `nobody` by convention wherever the name is not in the account table.
-  return { name: 'nobody', uid: uid || 65534, gid: gid || 65534 };
+  if (named && owner && owner.uid !== named.uid) {
+    const chown = `chown -R ${runAs}: ${ownerOf}/`;
+    throw runAsFault(`${runAs}, but ${ownerOf} is of user ${owner.name}: stop what runs, then ${chown}`);
+  }
+  return named ?? owner ?? nobody();
 }
+
+const runAsFault = (what: string) => new TidemarkError('CONFIGURATION_INVALID', `SVC_RUN_AS is ${what}`);
+
+/** The account of that name or number; undefined if there is none. */
+function accountOf(name: string): Required<ServerUser> | undefined {
+  const id = (flag: string) => spawnSync('id', [flag, '--', name], { encoding: 'utf8' }).stdout;
+  const [uid, gid] = [id('-u'), id('-g')];
+  return /^\d+\n$/.test(uid) && /^\d+\n$/.test(gid) ? { name, uid: Number(uid), gid: Number(gid) } : undefined;
+}
+
+/** 65534 is `nobody` by convention wherever the name is not in the account table. */
+export const nobody = (): Required<ServerUser> => accountOf('nobody') ?? { name: 'nobody', uid: 65534, gid: 65534 };
 
 /** Options of child_process calls that drop to the user and to its group alone. */
 export function asUser(user: ServerUser): { uid?: number; gid?: number } {

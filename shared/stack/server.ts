@@ -51,6 +51,8 @@ export interface Profile {
 
 export interface AcquireOptions {
   readonly stateDir: string;
+  /** The account that servers run as when root starts them; default `nobody`. */
+  readonly runAs?: string;
   /** A PostgreSQL to use; then none is started. */
   readonly databaseUrl?: string;
   /** A nats-server to use; then none is started. */
@@ -75,6 +77,8 @@ export interface StackProcess {
 
 export interface Stack extends AsyncDisposable {
   readonly stateDir: string;
+  /** The account of the embedded servers; undefined where it is that of this process, or a Docker engine runs them. */
+  readonly serverUid: number | undefined;
   /** The URL of the embedded database's superuser, for set-up and tests; otherwise the given URL. */
   readonly databaseUrl: string;
   /** By role, the URLs that processes use; all the same where the database is given by URL. */

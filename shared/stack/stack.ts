@@ -186,6 +186,7 @@ class HeldStack implements Stack {
   readonly stateDir: string;
   readonly owned: boolean;
   readonly runtime: Runtime | undefined;
+  readonly serverUid: number | undefined;
   readonly databaseSocketDir: string | undefined;
   readonly #options: HeldStackOptions;
   #records: Records;
@@ -199,6 +200,7 @@ class HeldStack implements Stack {
     this.stateDir = options.stateDir;
     this.owned = options.owned;
     this.runtime = options.serverRuntime.runtime;
+    this.serverUid = options.serverRuntime.serverUid;
     this.databaseSocketDir = options.databaseUrl === undefined ? options.serverRuntime.socketDir : undefined;
   }
 
@@ -470,6 +472,7 @@ function externalStack(options: AcquireOptions): Stack {
     natsOperatorUrl: brokerUrl as string,
     databaseSocketDir: undefined,
     apiKey: undefined,
+    serverUid: undefined,
     owned: false,
     processes: SERVER_NAMES.map((name) => ({ name, pid: 0, external: true })),
     runtime: undefined,

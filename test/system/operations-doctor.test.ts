@@ -13,7 +13,7 @@ import { connect } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
-import { processesIn } from '../../shared/stack/processes.ts';
+import { nobody, processesIn } from '../../shared/stack/processes.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
 import { eventually, OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
@@ -53,6 +53,7 @@ beforeAll(async () => {
       { role: 'export', setting: 'SVC_NATS_EXPORT_URL', url: system.env.natsExportUrl },
     ],
     log: { connection, manager: await jetstreamManager(connection) },
+    serverUid: undefined,
     logDir: system.env.dir,
     databaseDir: system.env.dir,
     freeBytes: async () => 1e15,
@@ -140,6 +141,14 @@ const FAULTS: readonly Fault[] = [
     mend: () => sql('grant create on schema _timescaledb_internal to tidemark_ingest'),
     says: /provisioning: has another owner .* lacks the right to create chunks/,
     fix: /tidemark migrate with SVC_DATABASE_ADMIN_URL/,
+    severity: 'warning',
+  },
+  {
+    check: 'run_as',
+    name: 'servers that share their account with other daemons',
+    make: async () => ({ serverUid: nobody().uid }),
+    says: /SVC_RUN_AS: the servers run as nobody/,
+    fix: /an account of their own/,
     severity: 'warning',
   },
   {

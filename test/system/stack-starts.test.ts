@@ -1,6 +1,6 @@
 /** Starts of the embedded servers that meet others' servers and folders, or fail half-way. */
 import { execFileSync } from 'node:child_process';
-import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rename, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
@@ -194,3 +194,36 @@ given(process.getuid?.() === 0, 'only root starts the servers under another acco
     });
   },
 );
+
+given(process.getuid?.() === 0, 'only root starts the servers under another account').describe('SVC_RUN_AS', () => {
+  // An account of every Debian that no daemon has.
+  const runAs = 'games';
+  const account = serverUser('/nowhere', runAs);
+  const start = async (name: string, more: { readonly runAs?: string }) => {
+    const stack = await acquireStack({ ...common, ...more, stateDir: join(dir, name) });
+    cleanup.push(stack);
+    return stack;
+  };
+
+  test('names the account of both servers and of their files', async () => {
+    const stack = await start('new', { runAs });
+    expect(stack.serverUid).toBe(account.uid);
+    for (const { pid } of stack.processes) expect((await stat(`/proc/${pid}`)).uid).toBe(account.uid);
+    expect((await stat(join(dir, 'new', 'servers', 'postgres'))).uid).toBe(account.uid);
+    await stack[Symbol.asyncDispose]();
+    // Later starts need not name it.
+    expect((await start('new', {})).serverUid).toBe(account.uid);
+  });
+
+  test.each([
+    ['tidemark-none', /no such account: make it/],
+    ['root', /refuses to run/],
+    ['--help', /no such account/],
+    [runAs, /is of user \d+: stop what runs, then chown -R games: /],
+  ])('is refused as %s, before a server starts', async (name, message) => {
+    await expect(start('state', { runAs: name })).rejects.toMatchObject({
+      code: 'CONFIGURATION_INVALID',
+      message: expect.stringMatching(message),
+    });
+  });
+});

@@ -140,6 +140,7 @@ async function reach({ settings, given: names }: GivenSettings, cleanup: AsyncDi
           cleanup.use(
             await acquireStack({
               stateDir: settings.SVC_STATE_DIR,
+              runAs: settings.SVC_RUN_AS,
               log: createLogger('error', 'doctor'),
               signal,
               // A database given by URL is probed below, so that its outage does not hide the stack's.
@@ -172,6 +173,7 @@ async function reach({ settings, given: names }: GivenSettings, cleanup: AsyncDi
     database,
     roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
     log,
+    serverUid: embedded?.serverUid,
     logDir: given.log === undefined ? embedded?.stateDir : undefined,
     databaseDir: given.database === undefined ? embedded?.stateDir : undefined,
     freeBytes: async (dir) => {

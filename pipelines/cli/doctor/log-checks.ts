@@ -6,6 +6,7 @@ import { connectNats, type NatsConnection } from '../../../shared/nats/connect.t
 import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
 import { CHANGES_STREAM, isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { nobody } from '../../../shared/stack/processes.ts';
 import { logVerdict, REWOUND } from '../../projector/log-reader.ts';
 import { changeFault } from '../../proof-log/change-publisher.ts';
 import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
@@ -198,6 +199,18 @@ const changes: Check = {
   },
 };
 
+const runAs: Check = {
+  name: 'run_as',
+  doc: 'the embedded servers have an account that no other daemon has',
+  needs: [],
+  async run({ serverUid }) {
+    if (serverUid === undefined || serverUid !== nobody().uid) return [];
+    const what = 'the servers run as nobody: every other daemon of that account can read and change the data';
+    const fix = 'set SVC_RUN_AS to an account of their own (docs/security.md)';
+    return [warning('SVC_RUN_AS', what, fix)];
+  },
+};
+
 /** Reserved for everything else. */
 const SPARE_BYTES = 2e9;
 
@@ -231,4 +244,4 @@ const space: Check = {
   },
 };
 
-export const LOG_CHECKS: readonly Check[] = [streams, ACCOUNT_CHECK, checkpoints, changes, space];
+export const LOG_CHECKS: readonly Check[] = [streams, ACCOUNT_CHECK, checkpoints, changes, runAs, space];

@@ -33,6 +33,8 @@ export interface CheckContext {
   /** The accounts of the log whose rights are checked. */
   readonly accounts: readonly Account[];
   readonly log: { readonly connection: NatsConnection; readonly manager: JetStreamManager };
+  /** The account of the embedded servers; undefined where it is that of this process, or no such server runs here. */
+  readonly serverUid: number | undefined;
   /** Folder of the embedded log; undefined if the log is given by a URL. */
   readonly logDir: string | undefined;
   /** Folder of the embedded database; undefined if the database is given by a URL. */

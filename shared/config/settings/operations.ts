@@ -165,6 +165,11 @@ export const STACK = {
     default: '.tidemark',
     doc: 'Folder of the embedded stack: database and log files, ports, generated secrets.',
   },
+  SVC_RUN_AS: {
+    group: 'Stack',
+    kind: 'string',
+    doc: 'Account of the machine that PostgreSQL and nats-server run as when root starts them. Without it they run as `nobody`, which other daemons may share: they could then read and change the data.',
+  },
   SVC_DATABASE_URL: {
     group: 'Stack',
     kind: 'url',
