@@ -117,6 +117,89 @@ class RefusedRuns implements AsyncDisposable {
   }
 }
 
+/** The downloads of one file by one key in one hour. */
+interface DownloadRun {
+  readonly exportId: string;
+  readonly key: AuditValue;
+  readonly file: string;
+  readonly hour: number;
+  readonly first: Refusal;
+  last: Refusal;
+  count: number;
+  bytes: number;
+}
+
+const HOUR_MS = 3_600_000;
+/** Runs that are kept at once: beyond, all are recorded before their hour ends. */
+const MAX_DOWNLOAD_RUNS = 10_000;
+
+/** Counts downloads and records them once for each key, file and hour: when the hour is over, or the process ends. */
+class DownloadRuns implements AsyncDisposable {
+  readonly #record: (exportId: string, payload: AuditPayload) => Promise<void>;
+  readonly #now: () => number;
+  readonly #runs = new Map<string, DownloadRun>();
+  #timer: NodeJS.Timeout | undefined;
+  #recorded: Promise<void> = Promise.resolve();
+
+  constructor(record: (exportId: string, payload: AuditPayload) => Promise<void>, now: () => number) {
+    this.#record = record;
+    this.#now = now;
+  }
+
+  note({ exportId, key, file, bytes, requestId }: Download): void {
+    const now = this.#now();
+    const hour = Math.floor(now / HOUR_MS);
+    const name = JSON.stringify([hour, key, exportId, file]);
+    const at = { at: new Date(now).toISOString(), requestId };
+    const known = this.#runs.get(name);
+    if (known) {
+      known.last = at;
+      known.count++;
+      known.bytes += bytes;
+      return;
+    }
+    if (this.#runs.size >= MAX_DOWNLOAD_RUNS) void this.record();
+    this.#runs.set(name, { exportId, key, file, hour, first: at, last: at, count: 1, bytes });
+    this.#timer ??= setTimeout(() => void this.record(), (hour + 1) * HOUR_MS - now).unref();
+  }
+
+  /** Records what was counted, and starts anew. */
+  record(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const records = [...this.#runs.values()].map(({ exportId, key, file, hour, first, last, count, bytes }) =>
+      this.#record(exportId, {
+        api_key: key,
+        file,
+        hour: new Date(hour * HOUR_MS).toISOString(),
+        count,
+        bytes,
+        first_at: first.at,
+        last_at: last.at,
+        first_request_id: first.requestId ?? null,
+        last_request_id: last.requestId ?? null,
+      }),
+    );
+    this.#runs.clear();
+    this.#recorded = Promise.all([this.#recorded, ...records]).then(() => {});
+    return this.#recorded;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.record();
+  }
+}
+
+/** A file of an export of which bytes were sent. */
+export interface Download {
+  readonly exportId: string;
+  /** Name of the key; null for the service's own. */
+  readonly key: AuditValue;
+  readonly file: string;
+  readonly bytes: number;
+  readonly requestId: AuditValue;
+}
+
 /**
  * The address that refusals are counted by: for IPv6 the network of 64 bits, because whoever has one address has all of them.
  * Addresses that begin with zeros stand for an IPv4 address or for this machine, and stay as they are.
@@ -171,6 +254,7 @@ export class ExportAudit implements AsyncDisposable {
   #headTimer: NodeJS.Timeout | undefined;
   #headStored: Promise<void> = Promise.resolve();
   readonly #refusals: RefusedRuns;
+  readonly #downloads: DownloadRuns;
 
   constructor(options: ExportAuditOptions) {
     this.#options = options;
@@ -180,6 +264,10 @@ export class ExportAudit implements AsyncDisposable {
       now: now ?? Date.now,
       runMs: refusedRunMs,
     });
+    this.#downloads = new DownloadRuns(
+      (exportId, payload) => this.note(AUDIT_EVENTS.download, exportId, payload),
+      now ?? Date.now,
+    );
     this.#writer = new AuditWriter({
       directory,
       role,
@@ -221,6 +309,16 @@ export class ExportAudit implements AsyncDisposable {
     });
   }
 
+  /** Counts a download; the hour's end records it. */
+  downloaded(download: Download): void {
+    this.#downloads.note(download);
+  }
+
+  /** Records the downloads that were counted so far. */
+  async recordDownloads(): Promise<void> {
+    await this.#downloads.record();
+  }
+
   /** Records a refused key. */
   async refusedKey(payload: AuditPayload): Promise<void> {
     await this.#refusals.note(AUDIT_EVENTS.refused, payload);
@@ -247,6 +345,7 @@ export class ExportAudit implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#refusals[Symbol.asyncDispose]();
+    await this.#downloads[Symbol.asyncDispose]();
     await this.#writer[Symbol.asyncDispose]();
     clearTimeout(this.#headTimer);
     if (this.#headTimer !== undefined) this.#storeHead();

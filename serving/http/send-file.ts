@@ -89,6 +89,8 @@ interface SentFile extends FileState {
   readonly headers: Readonly<Record<string, string>>;
   /** A client that reads nothing for this long is cut off. */
   readonly stallTimeoutMs: number;
+  /** Called once after bytes of the file were sent, with their number; also where the client left before the end. */
+  readonly onSent?: (bytes: number) => void;
 }
 
 const CHUNK_BYTES = 256 * 1024;
@@ -140,5 +142,7 @@ export async function sendFile({ request, response, signal }: Exchange, file: Se
     // The client left or stalled, or the disk failed; the client sees that the answer is shorter than its Content-Length.
     breakOff(response);
     throw new ClientGone({ cause });
+  } finally {
+    file.onSent?.(stream.bytesRead);
   }
 }

@@ -3,7 +3,6 @@ import { COMPRESSIONS, EXPORT_FORMATS } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
 import { formatOf } from '../exports/artifact/write.ts';
-import { AUDIT_EVENTS } from '../exports/audit.ts';
 import type { ProvedFiles } from '../exports/files.ts';
 import { datasetsOf, type ExportRow, type StoredFile } from '../exports/rows.ts';
 import { exportRights, requireGrants } from '../exports/states.ts';
@@ -41,6 +40,8 @@ interface FileRoute {
 }
 
 const MANIFEST_TYPE = 'application/json';
+/** In the audit log. */
+const MANIFEST_NAME = 'manifest';
 /** Of each format in each compression. A media type in OpenAPI has no parameters. */
 const FILE_TYPES = [
   ...new Set(
@@ -137,19 +138,20 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
       if (!route.isManifest) requireAccept(request, type.split(';')[0]);
       const handle = await files.open(directories.artifact(row.exportId, row.artifactFence!), file);
       try {
-        if (request.method !== 'HEAD') {
-          const { range } = request.headers;
-          await audit.note(AUDIT_EVENTS.download, row.exportId, {
-            ...factsOf(exchange),
-            ...(range !== undefined && { range }),
-          });
-        }
         await sendFile(exchange, {
           handle,
           etag: `"${file.sha256}"`,
           bytes: file.bytes,
           modifiedMs: file.modified_ms,
           stallTimeoutMs,
+          onSent: (bytes) =>
+            audit.downloaded({
+              exportId: row.exportId,
+              key: exchange.caller.name,
+              file: route.isManifest ? MANIFEST_NAME : file.name,
+              bytes,
+              requestId: exchange.requestId,
+            }),
           headers: {
             'Content-Type': type,
             'Content-Disposition': `attachment; filename="${route.isManifest ? `${row.exportId}.json` : file.name}"`,

@@ -128,6 +128,7 @@ describe('an export', () => {
     const { json } = await submit('other');
     await exports.finished(json.export_id);
     await ask('other', `${EXPORT}/${json.export_id}/artifact`);
+    await exports.serving.app.exports.audit.recordDownloads();
     const reading = await add('reading', { scopes: ['read'] });
     await exports.serving.send({ path: EXPORT, key: reading, body: JSON.stringify(BODY) });
     await exports.serving.send({ path: EXPORT, key: 'wrong', body: JSON.stringify(BODY) });

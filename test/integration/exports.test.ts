@@ -1,10 +1,11 @@
 /** Exports over HTTP: what is taken on and what is not, what is said of them, what they hold. */
 import { execFileSync } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
-import { appendFile, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
+import { appendFile, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Json } from '../support/command.ts';
 import { EXPORT, type Exports, startExports } from '../support/exports.ts';
 import { type DayOfTrades, loadDays, randomDay } from '../support/load-rows.ts';
 import { HOSTILE_TEXTS } from '../support/oracle/requests.ts';
@@ -414,6 +415,47 @@ describe('cancel', () => {
 });
 
 describe('the artifact', () => {
+  test('is in the audit log once an hour for each file, with what was sent; HEAD, 304 and 416 are not', async () => {
+    const { json } = await exports.run(body());
+    const { uri, checksum_sha256: sha256 } = json.artifact;
+    const { length } = await exports.bytes(json.export_id);
+    await exports.bytes(json.export_id);
+    await exports.get(uri, { Range: 'bytes=0-9' });
+    const none: Record<string, string>[] = [
+      { 'If-None-Match': `"${sha256}"` },
+      { Range: `bytes=${length}-` },
+      { 'If-Match': '"x"' },
+    ];
+    for (const headers of none) {
+      expect((await exports.get(uri, headers)).status).toBeGreaterThanOrEqual(304);
+    }
+    expect((await exports.serving.send({ method: 'HEAD', path: uri })).status).toBe(200);
+    const manifest = (await exports.get(`${EXPORT}/${json.export_id}/manifest`)).text;
+    await exports.serving.app.exports.audit.recordDownloads();
+    const lines: Json[] = [];
+    for (const chain of await readdir(exports.audit)) {
+      for (const segment of await readdir(join(exports.audit, chain))) {
+        const text = await readFile(join(exports.audit, chain, segment), 'utf8');
+        lines.push(
+          ...text
+            .trimEnd()
+            .split('\n')
+            .map((line) => JSON.parse(line)),
+        );
+      }
+    }
+    const mine = lines.filter(({ event, export_id: id }) => event === 'export_download' && id === json.export_id);
+    // The hour may end meanwhile.
+    const sums = Object.entries(Object.groupBy(mine, ({ payload }) => payload.file)).map(([file, records]) => [
+      file,
+      ...['count', 'bytes'].map((name) => records!.reduce((sum, { payload }) => sum + payload[name], 0)),
+    ]);
+    expect(sums).toEqual([
+      [expect.stringMatching(/[.]csv$/), 3, 2 * length + 10],
+      ['manifest', 1, manifest.length],
+    ]);
+  });
+
   test('is sent in ranges', async () => {
     const { json } = await exports.run(body());
     const uri = json.artifact.uri;

@@ -325,7 +325,10 @@ test('docs/cli.md lists the fields that --json prints', { tags: ['nightly'] }, a
   await run('rights', ['init', 'exchange_a', '--source-rights-matrix-path', join(system.env.dir, 'matrix.json')], 0);
   await run('keys', ['add', 'desk', '--scopes', 'read'], 0);
   await run('event', [DATASET, '999999'], 1, 'When a command fails');
-  seen.set('up', (await started(system)).flatMap((answer) => fieldsOf(answer)));
+  seen.set(
+    'up',
+    (await started(system)).flatMap((answer) => fieldsOf(answer)),
+  );
 
   const common = documentedFields('Every command');
   expect(common).not.toHaveLength(0);
