@@ -3,8 +3,10 @@
  * again after `down` and `up`. The images are made here under the names of those that the file runs. What each command printed is
  * on standard output.
  */
+import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { chown, mkdir, mkdtemp, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
+import { once } from 'node:events';
+import { chmod, chown, mkdir, mkdtemp, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -31,7 +33,7 @@ const ROWS_A_DAY = 200_000;
 /** Of the folder of rights: neither root nor the user of the image. */
 const OPERATOR = 4_321;
 /** Health checks run every 30 s at most, and a start has three times as long. */
-const WAIT = ['--wait', '--wait-timeout', '120'];
+const WAIT = ['--wait', '--wait-timeout', '240'];
 
 const say = (text: string) => void process.stdout.write(`${text}\n`);
 
@@ -61,7 +63,8 @@ given(tools.missing === undefined, tools.missing ?? '').describe('docker-compose
     const shown =
       lines.length > 24 ? [...lines.slice(0, 4), `  ... ${lines.length - 20} lines ...`, ...lines.slice(-16)] : lines;
     const seconds = ((performance.now() - started) / 1000).toFixed(1);
-    say([`$ docker compose ${args.join(' ')}    # ${seconds} s, exit ${result.code}`, ...shown, ''].join('\n'));
+    const short = shown.map((line) => (line.length > 300 ? `${line.slice(0, 300)} ...` : line));
+    say([`$ docker compose ${args.join(' ')}    # ${seconds} s, exit ${result.code}`, ...short, ''].join('\n'));
     if (!fails && result.code !== 0) {
       const logs = await engine.compose(project, env, ['--profile', '*', 'logs', '--tail', '15']);
       say(`${logs.stdout}${logs.stderr}`);
@@ -112,6 +115,8 @@ given(tools.missing === undefined, tools.missing ?? '').describe('docker-compose
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'tidemark-containers-'));
+    // The account of the embedded servers looks for a cache folder that it can enter.
+    await chmod(folder, 0o755);
     project = join(folder, 'project');
     rights = join(folder, 'rights');
     engine = await ContainerEngine.start(join(folder, 'engine'), tools.packages);
@@ -275,5 +280,67 @@ given(tools.missing === undefined, tools.missing ?? '').describe('docker-compose
     expect(again.map(({ rows }) => rows)).toEqual(answered.map(({ rows }) => rows));
     await compose(['--profile', '*', 'down', '--volumes']);
     expect((await engine.podman('volume', 'ls', '--quiet')).stdout).toBe('');
+  });
+
+  /** `npm start` on a machine without apt, whose Docker engine answers. @param change of each argument of `docker`. */
+  async function withDocker(name: string, change: string) {
+    const bin = join(folder, name, 'bin');
+    const state = join(folder, name, 'state');
+    await mkdir(bin, { recursive: true });
+    for (const program of ['sh', 'id', 'env']) await symlink(join('/usr/bin', program), join(bin, program));
+    await symlink(process.execPath, join(bin, 'node'));
+    // What is made here has the names of the images that are pinned, without their digests.
+    const script = `#!/bin/sh
+for word do
+  shift
+  word=\${word%%@sha256:*}
+  ${change}
+  set -- "$@" "$word"
+done
+exec ${engine.docker} "$@"
+`;
+    await writeFile(join(bin, 'docker'), script, { mode: 0o755 });
+    const port = await freePort();
+    const env = {
+      ...engine.env,
+      PATH: bin,
+      XDG_CACHE_HOME: join(folder, name, 'cache'),
+      SVC_STATE_DIR: state,
+      SVC_HTTP_PORT: String(port),
+      SVC_SAMPLE: 'false',
+    };
+    const child = spawn(process.execPath, ['pipelines/cli/main.ts', 'up', '--json'], { cwd: ROOT, env });
+    let output = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding('utf8').on('data', (text) => {
+        output += text;
+      });
+    }
+    const ended = once(child, 'close').then(([code]) => code as number | null);
+    return { child, state, ended, output: () => output, answered: Promise.race([once(child.stdout, 'data'), ended]) };
+  }
+
+  test('`npm start` on a machine without apt runs its servers in Docker', async () => {
+    const up = await withDocker('docker', '');
+    await up.answered;
+    expect(up.child.exitCode, up.output()).toBeNull();
+    const containers = await engine.podman('ps', '--format', '{{.Names}}');
+    const name = containers.stdout.split('\n').find((line) => line.endsWith('-postgres')) ?? 'none';
+    const sql = "select pg_encoding_to_char(encoding), datlocale from pg_database where datname = 'tidemark'";
+    const { stdout } = await engine.podman('exec', name, 'psql', '--username=tidemark', '-tA', `--command=${sql}`);
+    expect(stdout.trim()).toBe('UTF8|C.UTF-8');
+    up.child.kill('SIGINT');
+    expect(await up.ended, up.output()).toBe(0);
+    say(`$ npm start    # without apt, with Docker\n${up.output()}`);
+  });
+
+  test('a server in Docker that does not start leaves its log where the message says', async () => {
+    const old = 'POSTGRES_INITDB_ARGS=--locale-provider=builtin --builtin-locale=C.UTF-8 --locale=C';
+    const up = await withDocker('broken', `case $word in POSTGRES_INITDB_ARGS=*) word='${old}' ;; esac`);
+    const exit = await up.ended;
+    say(`$ npm start    # with a cluster that initdb refuses\n${up.output()}`);
+    const log = join(up.state, 'log', 'postgres.log');
+    expect([exit, up.output()]).toEqual([1, expect.stringContaining(`the end of ${log}:`)]);
+    expect(await readFile(log, 'utf8')).toContain('requires encoding "UTF-8"');
   });
 });
