@@ -90,9 +90,10 @@ const column = z.strictObject(
       .enum(AGGREGATES, oneOf(AGGREGATES))
       .optional()
       .meta({ description: 'How the trades of a bucket become one value; default `last`. Only for trades.' }),
-    max_age: duration(MAX_AGE_SECONDS)
-      .optional()
-      .meta({ description: 'A value older than this at the bucket’s end is null: seconds, or a text such as `7d`.' }),
+    max_age: duration(MAX_AGE_SECONDS).optional().meta({
+      description:
+        'A value older than this at the bucket’s end is null: seconds, or a text such as `7d`. Without it, the warning `STATE_STALE` names states that are older than twice their cadence.',
+    }),
   },
   { error: objectError('must be an object of name, dataset and field') },
 );
