@@ -170,6 +170,11 @@ export interface ArchiveFeed {
 export interface Sample {
   /** How many partitions of the complete sample each dataset has. */
   partitions(): number | Promise<number>;
+  /**
+   * The first of its partitions on that day, where its events are numbered: partitions that begin on another are of an earlier day
+   * or release, and their numbers would overlap with those of this one.
+   */
+  readonly firstPartition?: (todayMs: number) => string;
   /** Makes its documents, the same on every machine. @returns where they are, and what of them to ingest. */
   make(needs: SampleNeeds): Promise<{ readonly location: URL; readonly selection: Selection }>;
   /** Writes documents of the days asked for, where a setting of the source can name their folder. */

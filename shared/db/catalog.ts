@@ -127,13 +127,16 @@ export class Catalog {
   }
 
   /** The number of proved partitions of the sample, and of real partitions in any state. */
-  async counts(dataset: DatasetDefinition): Promise<{ readonly synthetic: number; readonly real: number }> {
-    const [{ synthetic, real }] = await this.#query<{ synthetic: string; real: string }>(
+  async counts(
+    dataset: DatasetDefinition,
+  ): Promise<{ readonly synthetic: number; readonly real: number; readonly firstSynthetic: string | null }> {
+    const [{ synthetic, real, first }] = await this.#query<{ synthetic: string; real: string; first: string | null }>(
       `select count(*) filter (where synthetic and state = 'proved') as synthetic,
-         count(*) filter (where not synthetic) as real from partitions where dataset_id = $1`,
+         count(*) filter (where not synthetic) as real,
+         min(partition_key) filter (where synthetic and state = 'proved') as first from partitions where dataset_id = $1`,
       [dataset.number],
     );
-    return { synthetic: Number(synthetic), real: Number(real) };
+    return { synthetic: Number(synthetic), real: Number(real), firstSynthetic: first };
   }
 
   /** The key of the earliest real partition in any state. */

@@ -102,19 +102,25 @@ const folderOf = ({ settings }: Context, { name }: Feed): string => join(setting
 /** @returns the documents of a feed's sample, or undefined where the sample is not wanted. */
 async function makeDocuments(context: Context, feed: Feed, sample: Sample): Promise<Documents | undefined> {
   const { settings, log, signal } = context;
-  if (signal.aborted || !(await isWanted(context, feed, sample))) return undefined;
+  const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+  if (signal.aborted || !(await isWanted(context, feed, { sample, todayMs }))) return undefined;
   const directory = folderOf(context, feed);
   await mkdir(directory, { recursive: true });
-  const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
   return await sample.make({ directory, settings, todayMs, log, signal });
 }
 
 /** Whether the sample is incomplete and the database holds only synthetic rows, as after an interrupted first start. */
-async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample): Promise<boolean> {
+async function isWanted(
+  { catalog }: Context,
+  { datasets }: Feed,
+  { sample, todayMs }: { readonly sample: Sample; readonly todayMs: number },
+): Promise<boolean> {
+  const first = sample.firstPartition?.(todayMs);
   let complete = true;
   for (const dataset of datasets) {
-    const { synthetic, real } = await catalog.counts(dataset);
+    const { synthetic, real, firstSynthetic } = await catalog.counts(dataset);
     if (real > 0) return false;
+    if (first !== undefined && firstSynthetic !== null && firstSynthetic !== first) return false;
     if (synthetic < (await sample.partitions())) complete = false;
   }
   return !complete;

@@ -101,7 +101,12 @@ function fileDayFeed(
   writeSample: NonNullable<Sample['write']>,
 ): Feed {
   return {
-    sample: { partitions: () => SAMPLE_DAYS, make: (needs) => makeSample(needs, writeSample), write: writeSample },
+    sample: {
+      partitions: () => SAMPLE_DAYS,
+      firstPartition: (todayMs) => sampleWeek(todayMs).from,
+      make: (needs) => makeSample(needs, writeSample),
+      write: writeSample,
+    },
     name: dataset.key,
     datasets: [dataset],
     options: { required: [], optional: ['from', 'to', 'granularity'] },
