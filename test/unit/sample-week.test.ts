@@ -3,6 +3,7 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { isIncomplete } from '../../pipelines/cli/commands/up.ts';
 import { MarketPrice } from '../../pipelines/sample/market.ts';
 import { SAMPLE_DAYS, sampleWeek } from '../../pipelines/sample/week.ts';
 import { planUnits, SAMPLE_UNITS } from '../../pipelines/sources/bitcoin/proved-chain.ts';
@@ -87,4 +88,19 @@ test('funds hold bitcoin at the price of the market', async () => {
   const text = await readFile(join(folder, 'etf_hashdex_defi_daily', '2026-11-25.json'), 'utf8');
   const price = /"\$(\d\d,\d{3}\.\d\d)"/.exec(text)![1].replace(',', '');
   expect(Number(price)).toBeCloseTo(new MarketPrice().at(Date.parse('2026-11-25T21:00:00Z')), 2);
+});
+
+test('a sample is loaded into an empty system and one whose start was interrupted, not into that of an earlier day', () => {
+  const first = sampleWeek(Date.parse('2026-11-29')).from;
+  const trades = { partitions: SAMPLE_DAYS, first };
+  const counts = (synthetic: number, firstSynthetic: string | null, real = 0) => [{ synthetic, real, firstSynthetic }];
+  expect(feedOf('exchange_a_spot_trades').sample!.firstPartition!(Date.parse('2026-11-29'))).toBe(first);
+  expect(isIncomplete(counts(0, null), trades)).toBe(true);
+  expect(isIncomplete(counts(3, first), trades)).toBe(true);
+  expect(isIncomplete(counts(SAMPLE_DAYS, first), trades)).toBe(false);
+  // Its trades have the same numbers: they were quarantined, and never served.
+  expect(isIncomplete(counts(3, '2026-11-26'), trades)).toBe(false);
+  expect(isIncomplete(counts(0, null, 1), trades)).toBe(false);
+  const blocks = { partitions: 12, first: undefined };
+  expect(isIncomplete([...counts(12, '1-99'), ...counts(11, '1-99')], blocks)).toBe(true);
 });

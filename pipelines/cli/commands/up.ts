@@ -109,21 +109,29 @@ async function makeDocuments(context: Context, feed: Feed, sample: Sample): Prom
   return await sample.make({ directory, settings, todayMs, log, signal });
 }
 
-/** Whether the sample is incomplete and the database holds only synthetic rows, as after an interrupted first start. */
 async function isWanted(
   { catalog }: Context,
   { datasets }: Feed,
   { sample, todayMs }: { readonly sample: Sample; readonly todayMs: number },
 ): Promise<boolean> {
-  const first = sample.firstPartition?.(todayMs);
-  let complete = true;
-  for (const dataset of datasets) {
-    const { synthetic, real, firstSynthetic } = await catalog.counts(dataset);
-    if (real > 0) return false;
-    if (first !== undefined && firstSynthetic !== null && firstSynthetic !== first) return false;
-    if (synthetic < (await sample.partitions())) complete = false;
-  }
-  return !complete;
+  const counts = await Promise.all(datasets.map((dataset) => catalog.counts(dataset)));
+  return isIncomplete(counts, { partitions: await sample.partitions(), first: sample.firstPartition?.(todayMs) });
+}
+
+type Counts = Awaited<ReturnType<Context['catalog']['counts']>>;
+
+/**
+ * Whether today's sample is incomplete and the database holds only synthetic rows, as after an interrupted first start.
+ * @param first where the sample must begin to be today's
+ */
+export function isIncomplete(
+  counts: readonly Counts[],
+  { partitions, first }: { readonly partitions: number; readonly first: string | undefined },
+): boolean {
+  if (counts.some(({ real }) => real > 0)) return false;
+  const isOlder = ({ firstSynthetic }: Counts) => firstSynthetic !== null && firstSynthetic !== first;
+  if (first !== undefined && counts.some(isOlder)) return false;
+  return counts.some(({ synthetic }) => synthetic < partitions);
 }
 
 async function loadSample(context: Context, feed: Feed, { location, selection }: Documents): Promise<SampleReport> {
