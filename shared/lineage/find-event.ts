@@ -181,7 +181,7 @@ interface Candidate {
 export async function findEvent(needs: LineageNeeds, offset: string, partition?: string): Promise<FoundEvent> {
   const { dataset } = needs;
   const query = candidatesSql(dataset, offset, partition);
-  if (!query) throw unknown(dataset, offset);
+  if (!query) throw unknown(dataset, offset, partition);
   const rows = await needs.rows(query);
   const keys = [...new Set(rows.map(([key]) => key!))];
   if (keys.length > 1) throw new AmbiguousEvent(dataset, offset, keys);
@@ -198,7 +198,7 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
   if (keys.length === 1 && rows[0].at(-1) === 'false') {
     throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${keys[0]}`);
   }
-  throw unknown(dataset, offset);
+  throw unknown(dataset, offset, partition);
 }
 
 /** Why a caller may not choose an event by this day; undefined: it may. The day is the key of its partition. */
@@ -288,8 +288,8 @@ function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPart
   };
 }
 
-const unknown = (dataset: DatasetDefinition, offset: string) =>
+const unknown = (dataset: DatasetDefinition, offset: string, partition: string | undefined) =>
   new TidemarkError(
     'EVENT_UNKNOWN',
-    `No proved partition of ${dataset.key} holds the offset ${JSON.stringify(offset)}; an offset is ${dataset.offset.doc}`,
+    `No proved partition ${partition === undefined ? '' : `${JSON.stringify(partition)} `}of ${dataset.key} holds the offset ${JSON.stringify(offset)}; an offset is ${dataset.offset.doc}`,
   );

@@ -48,7 +48,7 @@ export const exchangeCSpotTrades = {
   partition: { kind: 'file_day', startOffsetMs: 0 },
   // Ids have no gaps within a day and need not continue from one day to the next.
   offset: {
-    doc: 'the trade_id, the number after m- without leading zeros, such as 42',
+    doc: 'the trade_id without leading zeros, such as 42; ids begin anew every day, so name the day as well',
     order: 'numeric',
     contiguous: true,
     unique: false,
