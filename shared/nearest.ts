@@ -21,10 +21,15 @@ export function editDistance(a: string, b: string): number {
   return last[b.length];
 }
 
-/** The most similar name, if at most one letter in three differs. */
+/** A shorter beginning of a name says too little. */
+const MIN_BEGINNING = 3;
+
+/** The only name that begins with the text, else the most similar one, if at most one letter in three differs. */
 export function closestName(text: string, names: readonly string[]): string | undefined {
   if (text.length > MAX_NAME_LENGTH) return undefined;
   const lower = text.toLowerCase();
+  const begun = names.filter((name) => lower.length >= MIN_BEGINNING && name.toLowerCase().startsWith(lower));
+  if (begun.length === 1) return begun[0];
   let best: string | undefined;
   let least = Math.floor(text.length / 3) + 0.5;
   for (const name of names) {

@@ -1,5 +1,6 @@
 /** The table of sources: the feeds that an operator can name, and the adapter of each dataset. */
 import { TidemarkError } from '../../shared/errors.ts';
+import { closestName } from '../../shared/nearest.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Projection } from '../rows/binary-copy.ts';
 import { bitcoin } from './bitcoin/feed.ts';
@@ -22,7 +23,10 @@ export function feedOf(name: string): Feed {
   const feed = FEEDS.find((one) => one.name === name);
   if (feed) return feed;
   const feeding = FEEDS.find(({ datasets }) => datasets.some(({ key }) => key === name));
-  const hint = feeding ? `use ${feeding.name}, which feeds it` : `known: ${FEEDS.map((one) => one.name).join(', ')}`;
+  const names = FEEDS.map((one) => one.name);
+  const meant = closestName(name, names);
+  const known = `${meant === undefined ? '' : `did you mean ${meant}? `}known: ${names.join(', ')}`;
+  const hint = feeding ? `use ${feeding.name}, which feeds it` : known;
   throw new TidemarkError('USAGE', `There is no feed ${JSON.stringify(name)}; ${hint}`);
 }
 

@@ -1,6 +1,7 @@
 /** The dataset registry: every dataset in this list is ingested, served and documented. */
 
 import { TidemarkError } from '../errors.ts';
+import { closestName } from '../nearest.ts';
 import { bitcoinBlockFeeTotals } from './datasets/bitcoin_block_fee_totals.ts';
 import { bitcoinBlockHeaders } from './datasets/bitcoin_block_headers.ts';
 import { bitcoinBlockSubsidySchedule } from './datasets/bitcoin_block_subsidy_schedule.ts';
@@ -55,9 +56,10 @@ export const DATASET_SETTINGS = Object.assign(
 export function datasetOf(key: string): DatasetDefinition {
   const dataset = DATASETS.get(key);
   if (!dataset) {
+    const meant = closestName(key, [...DATASETS.keys()]);
     throw new TidemarkError(
       'USAGE',
-      `There is no dataset ${JSON.stringify(key)}. Datasets: ${[...DATASETS.keys()].join(', ')}`,
+      `There is no dataset ${JSON.stringify(key)}${meant === undefined ? '' : `; did you mean ${meant}?`}. Datasets: ${[...DATASETS.keys()].join(', ')}`,
     );
   }
   return dataset;

@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { run } from '../../pipelines/cli/run.ts';
+import { feedOf, feeds } from '../../pipelines/sources/index.ts';
 import { parseExport } from '../../serving/contract/export.ts';
 import { parseFrame } from '../../serving/contract/frame.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
@@ -9,7 +10,7 @@ import { MAX_FAULTS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
 import { contractProblem } from '../../serving/http/request.ts';
 import { closestName, editDistance } from '../../shared/nearest.ts';
-import { DATASETS } from '../../shared/registry/index.ts';
+import { DATASETS, datasetOf } from '../../shared/registry/index.ts';
 import { type Json, parseJson } from '../../shared/strict-json.ts';
 
 const KEY = 'exchange_a_spot_trades';
@@ -238,6 +239,22 @@ describe('what is nearest', () => {
         expect(editDistance(a, changed)).toBe(1);
       }),
     );
+  });
+
+  test('is the only name that begins with the text, if it has three letters', () => {
+    const names = feeds().map(({ name }) => name);
+    expect(closestName('exchange_a', names)).toBe('exchange_a_spot_trades');
+    expect(closestName('exchange_', names)).toBeUndefined();
+    expect(closestName('ex', ['exports'])).toBeUndefined();
+  });
+
+  test.each([
+    ['feed', 'exchange_a', feedOf],
+    ['feed', 'exchange_a_spot_trade', feedOf],
+    ['dataset', 'exchange_a_spot_trade', datasetOf],
+    ['dataset', 'exchange_a', datasetOf],
+  ] as const)('of a %s is told to who writes %s', (_, name, find) => {
+    expect(() => find(name)).toThrow(/did you mean exchange_a_spot_trades[?]/);
   });
 
   test('is nothing where nothing is like it', () => {
