@@ -37,7 +37,7 @@ const LONGEST_NAME = Math.max(...[...DATASETS.keys()].map((key) => key.length));
  * Samples that are ingested at the same time, of files and of others. One alone leaves a processor idle for a third of the
  * time, because publisher, projector and database wait for each other.
  */
-const LOADED_AT_ONCE = 2;
+const LOADED_AT_ONCE = 3;
 
 /**
  * Loads the sample of every feed without partitions and source location: synthetic documents in the vendor's layout,
