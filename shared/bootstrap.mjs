@@ -6,9 +6,10 @@
  * Two sets of packages can be installed: `run`, half as large, serves `npm start` and `./tidemark`; `all`, which `--dev` asks
  * for, has the tools of tests, checks and benches too, and serves everything.
  */
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -76,7 +77,7 @@ const INSTALL_LIMIT_MS = 30 * 60_000;
 const NPM_FAILED = 'npm could not install the dependencies; its output is above.';
 
 /** Allows one installer at a time per checkout: `npm start` and `npm test` may be started together. */
-function withInstallLock(section) {
+async function withInstallLock(section) {
   const path = installLock;
   let isInterrupted = false;
   for (let isReported = false; ; ) {
@@ -108,7 +109,7 @@ function withInstallLock(section) {
   try {
     writeFileSync(join(path, 'identity'), identityOf(process.pid));
     writeFileSync(join(path, 'pid'), String(process.pid));
-    return section(isInterrupted);
+    return await section(isInterrupted);
   } finally {
     rmSync(path, { recursive: true, force: true });
   }
@@ -183,14 +184,14 @@ function ageOf(path) {
  * @param isInterrupted whether another installer died: npm takes the packages that it left half unpacked for whole ones.
  * @returns whether the packages are installed
  */
-function install(isInterrupted) {
+async function install(isInterrupted) {
   if (stamped()) return true;
   const isForTests = set === 'all' || hasTools();
   if (isInterrupted) rmSync(modules, { recursive: true, force: true });
   const found = ['all', 'run'].find((name) => (name === 'all' || name === set) && isInstalled(name));
   // A start never removes what tests need: where tools are installed, all packages are brought up to date.
   const chosen = found ?? (isForTests ? 'all' : 'run');
-  if (!found && !runNpm(chosen)) return false;
+  if (!found && !(await runNpm(chosen))) return false;
   writeFileSync(stampPath, stampOf(chosen));
   return true;
 }
@@ -201,26 +202,125 @@ function hasTools() {
   return stamp.endsWith(' all\n') || Object.keys(installed).some((path) => locked[path]?.dev);
 }
 
+/** Longest wait for the registry's first answer: an npm that finds no network repeats each of its requests for minutes. */
+const PROBE_MS = 5000;
+const PROGRESS_MS = 5000;
+/** npm ends in order when it is asked to; one that does not is killed after this time. */
+const END_MS = 500;
+
+/**
+ * Runs npm to its end. It has the user's settings, so that its registry, proxy and certificates are those of every other npm here.
+ * A signal that stops this process stops npm first.
+ * @param {{ timeoutMs?: number, onProgress?: () => void }} [options]
+ * @returns {Promise<{ status: number | null, signal: NodeJS.Signals | null, output: string, isLate: boolean }>}
+ */
+function npm(args, { timeoutMs, onProgress } = {}) {
+  // npm gives its scripts its own path and that of its Node; those on the PATH may be other ones, or about to be replaced.
+  const { npm_execpath: path, npm_node_execpath: node = process.execPath } = process.env;
+  const [command, all] = path?.endsWith('.js') ? [node, [path, ...args]] : ['npm', args];
+  const child = spawn(command, all, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (text) => {
+      output += text;
+    });
+  }
+  let isLate = false;
+  const end = () => {
+    child.kill('SIGTERM');
+    setTimeout(() => child.kill('SIGKILL'), END_MS).unref();
+  };
+  const timer =
+    timeoutMs === undefined
+      ? undefined
+      : setTimeout(() => {
+          isLate = true;
+          end();
+        }, timeoutMs);
+  const ticks = onProgress && setInterval(onProgress, PROGRESS_MS);
+  const stop = () => {
+    end();
+    // The lock stays, so that the next installer removes what is half unpacked.
+    child.once('close', () => fail('stopped while the dependencies were installed; the next start begins anew', 130));
+  };
+  for (const name of STOP_SIGNALS) process.once(name, stop);
+  return new Promise((resolve) => {
+    const settle = (status, signal, more = '') => {
+      clearTimeout(timer);
+      clearInterval(ticks);
+      for (const name of STOP_SIGNALS) process.off(name, stop);
+      resolve({ status, signal, output: `${output}${more}`, isLate });
+    };
+    child.once('error', (error) => settle(1, null, `${error}\n`));
+    child.once('close', (status, signal) => settle(status, signal));
+  });
+}
+
+const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'];
+
+/** npm's codes of a registry that answered and has no such page, and of a user who asked npm to use its cache alone. */
+const ANSWERED = /\bcode (?:E\d{3}|ENOTCACHED)\b/;
+
+/** Why npm's registry cannot be reached, or undefined. */
+async function networkFault() {
+  const { status, output, isLate } = await npm(['ping', '--fetch-retries=0', '--loglevel=error'], {
+    timeoutMs: PROBE_MS,
+  });
+  if (isLate) return `npm's registry did not answer within ${PROBE_MS / 1000} s`;
+  if (status === 0 || ANSWERED.test(output)) return undefined;
+  const [, reason] = /^npm (?:error|ERR!) (request to .*|network .*)$/m.exec(output) ?? [];
+  return `npm's registry cannot be reached: ${reason ?? output.trim().split('\n')[0]}`;
+}
+
+/** What an offline machine needs; docs/operations.md has it in full. */
+function offlineHelp() {
+  const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'tidemark');
+  return [
+    `  Behind a proxy, npm takes it from its settings, or from HTTPS_PROXY and NO_PROXY.`,
+    `  For a machine without a network, run \`npm start\` once on one of ${process.platform}/${process.arch} that has it,`,
+    '  with the same commit, and copy from there, to the same paths:',
+    `    ${modules}`,
+    `    ${cache}  (or /var/cache/tidemark, where root ran it)`,
+  ].join('\n');
+}
+
+/** How many packages npm has unpacked. */
+function unpacked(paths) {
+  return paths.filter((path) => existsSync(join(root, path, 'package.json'))).length;
+}
+
 /** @returns whether npm installed the packages; when it fails, it restores those that it found. */
-function runNpm(chosen) {
+async function runNpm(chosen) {
   const more = chosen === 'all' && isInstalled('run') ? ' of tests, checks and benches' : '';
   process.stderr.write(`tidemark: installing dependencies${more} (once) ...\n`);
   const started = Date.now();
+  const fault = await networkFault();
+  if (fault) {
+    process.stderr.write(`tidemark: ${fault}\n${offlineHelp()}\n`);
+    return false;
+  }
   // Installs what is locked, as `npm ci` does. `npm ci` itself refuses a lock file without the optional packages of other
   // platforms, which is what npm writes from a registry that lacks them.
   const args = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error'];
   // Stated both ways: NODE_ENV and npm's own settings have defaults of their own.
   args.push(chosen === 'all' ? '--include=dev' : '--omit=dev');
-  // npm gives its scripts its own path and that of its Node; those on the PATH may be other ones, or about to be replaced.
-  const { npm_execpath: npm, npm_node_execpath: node = process.execPath } = process.env;
-  const result = npm?.endsWith('.js')
-    ? spawnSync(node, [npm, ...args], { cwd: root, encoding: 'utf8' })
-    : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
+  const paths = Object.entries(packages().locked)
+    .filter(([path, { dev, optional }]) => path !== '' && !optional && !(dev && chosen === 'run'))
+    .map(([path]) => path);
+  const onProgress = () => {
+    const seconds = Math.round((Date.now() - started) / 1000);
+    process.stderr.write(
+      `tidemark: installing dependencies, ${seconds} s: ${unpacked(paths)} of ${paths.length} packages\n`,
+    );
+  };
+  const result = await npm(args, { onProgress });
   if (result.status !== 0) {
-    process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
+    process.stderr.write(result.output);
     // The lock of an npm that was killed stays, so that the next installer removes what is half unpacked. A script reports the
     // signal as 128 and its number. Higher ones are npm's own, for errors of the system: 228 for a full disk.
-    if (result.signal || (result.status > 128 && result.status < 160)) fail(NPM_FAILED);
+    const isKilled = result.signal || (result.status > 128 && result.status < 160);
+    if (isKilled) fail(NPM_FAILED);
+    process.stderr.write(`tidemark: ${NPM_FAILED}\n`);
     return false;
   }
   process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);
@@ -246,12 +346,12 @@ function checkNode() {
   );
 }
 
-function fail(message) {
+function fail(message, status = 1) {
   process.stderr.write(`tidemark: ${message}\n`);
-  process.exit(1);
+  process.exit(status);
 }
 
 // It fails after the lock is gone: one that stays means that its owner died, and the next installer removes all packages.
 if (stamped()) renewStamp();
-else if (!withInstallLock(install)) fail(NPM_FAILED);
+else if (!(await withInstallLock(install))) process.exit(1);
 checkNode();

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { chmod, cp, mkdir, readFile, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { temporaryDir } from '../support/stack.ts';
 
@@ -27,6 +27,12 @@ beforeEach(async () => {
   await writeFile(
     join(dir, 'npm.js'),
     `const fs = require('node:fs');
+     if (process.argv[2] === 'ping') {
+       if (process.env.NPM_PINGS === 'silent') setInterval(() => {}, 1000);
+       else if (process.env.NPM_PINGS) { console.error(process.env.NPM_PINGS); process.exitCode = 1; }
+       return;
+     }
+     if (process.env.NPM_HANGS) { console.error('begun'); fs.writeFileSync(process.env.NPM_HANGS, ''); setInterval(() => {}, 1000); return; }
      const omits = process.argv.includes('--omit=dev');
      fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv[2] + (omits ? ' run' : ' all') + '\\n');
      if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(Number(process.env.NPM_FAILS)); }
@@ -211,6 +217,65 @@ test('after the installer of a start was killed, tests have their tools again', 
   expect(bootstrapAll().stderr).toBe('');
   expect(await runs()).toEqual(['install all', 'install all', 'install all']);
 });
+
+const NO_NETWORK = `npm error code EAI_AGAIN
+npm error request to https://registry.example/-/ping failed, reason: getaddrinfo EAI_AGAIN registry.example`;
+
+// npm repeated its requests for 18 minutes, without a word.
+test('without a network it ends at once, and says what to copy', async () => {
+  const { status, stderr } = bootstrap({ NPM_PINGS: NO_NETWORK, XDG_CACHE_HOME: '/caches' });
+  expect([status, stderr]).toEqual([1, expect.stringContaining('getaddrinfo EAI_AGAIN registry.example')]);
+  for (const copied of [join(root, 'node_modules'), '/caches/tidemark']) expect(stderr).toContain(copied);
+  expect(stderr.split('\n').filter((line) => line.length > 160)).toEqual([]);
+  expect(await runs()).toEqual([]);
+  expect(existsSync(join(root, '.tidemark-installing'))).toBe(false);
+});
+
+test.each(['npm error code E404', 'npm error code E401', 'npm error code ENOTCACHED'])(
+  'a registry that answers "%s" is reached',
+  async (answer) => {
+    expect(bootstrap({ NPM_PINGS: answer }).status).toBe(0);
+    expect(await runs()).toEqual(['install run']);
+  },
+);
+
+test('a registry that does not answer is not awaited; a long install is told of every 5 s', {
+  tags: ['nightly'],
+}, async () => {
+  const silent = bootstrap({ NPM_PINGS: 'silent' });
+  expect([silent.status, silent.stderr]).toEqual([1, expect.stringContaining('did not answer within 5 s')]);
+  const child = spawn(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
+    env: { ...process.env, npm_execpath: join(dir, 'npm.js'), NPM_HANGS: join(dir, 'begun') },
+  });
+  let said = '';
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    said += text;
+  });
+  await vi.waitUntil(() => said.includes('packages'), { timeout: PATIENCE_MS });
+  expect(said).toMatch(/installing dependencies, 5 s: 0 of 1 packages/);
+  child.kill('SIGKILL');
+  await once(child, 'close');
+});
+
+test.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)(
+  '%s ends npm and it, and the next start begins anew',
+  async (signal) => {
+    const begun = join(dir, 'begun');
+    const child = spawn(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
+      env: { ...process.env, npm_execpath: join(dir, 'npm.js'), NPM_HANGS: begun },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+    let said = '';
+    child.stderr.setEncoding('utf8').on('data', (text) => {
+      said += text;
+    });
+    await vi.waitUntil(() => existsSync(begun), { timeout: PATIENCE_MS, interval: 10 });
+    child.kill(signal);
+    const [status] = await once(child, 'close');
+    expect([status, said]).toEqual([130, expect.stringContaining('stopped while the dependencies were installed')]);
+    expect(existsSync(join(root, '.tidemark-installing'))).toBe(true);
+  },
+);
 
 test('shows what npm said when it fails, and tries again next time', async () => {
   const failed = bootstrap({ NPM_FAILS: '1' });
