@@ -129,11 +129,15 @@ async function programOf({ names, versionArgs, recipe, path, toInstall }: Progra
   }
 }
 
-/** The packages of examples/backtest.py, with those that they need. */
-const BACKTEST_PACKAGES = [
-  ...['polars==2.1.0', 'polars-runtime-32==2.1.0'],
-  ...['requests==2.34.2', 'certifi==2026.10.19.post1', 'charset-normalizer==3.5.3', 'idna==3.20', 'urllib3==2.8.0'],
+const REQUESTS_PACKAGES = [
+  'requests==2.34.2',
+  'certifi==2026.10.19.post1',
+  'charset-normalizer==3.5.3',
+  'idna==3.20',
+  'urllib3==2.8.0',
 ];
+/** The packages of examples/backtest.py, with those that they need. */
+const BACKTEST_PACKAGES = ['polars==2.1.0', 'polars-runtime-32==2.1.0', ...REQUESTS_PACKAGES];
 
 /** A Python with polars and requests. */
 export const backtestPython = (): Promise<Tool> =>
@@ -151,6 +155,10 @@ const CLICKHOUSE_PACKAGES = ['chdb==4.4.0', 'chdb-core==26.9.0', ...READER_PACKA
 /** A Python with pyarrow, polars, DuckDB and fastparquet. */
 export const readersPython = (): Promise<Tool> =>
   once('readers-python', () => pythonWith(READER_PACKAGES, 'import pyarrow, polars, duckdb, fastparquet'));
+
+/** A Python with all that README, docs and examples import. */
+export const docsPython = (): Promise<Tool> =>
+  once('docs-python', () => pythonWith([...READER_PACKAGES, ...REQUESTS_PACKAGES], 'import pyarrow, polars, requests'));
 
 /** A Python with ClickHouse. */
 export const clickhousePython = (): Promise<Tool> =>
