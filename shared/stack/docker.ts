@@ -17,7 +17,6 @@ import {
   realpath,
   rename,
   rm,
-  stat,
   symlink,
   writeFile,
 } from 'node:fs/promises';
@@ -27,6 +26,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { codeOf, explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import { accountsConfiguration } from '../nats/accounts.ts';
+import { isOwn } from '../own-folder.ts';
 import { createNats, natsConfiguration, natsFault, natsUrl } from './nats.ts';
 import { ensureRuntime, type Runtime, unsupportedMachine } from './packages.ts';
 import {
@@ -313,7 +313,7 @@ async function firstUsable(candidates: readonly string[], user: ServerUser): Pro
   for (const dir of candidates) {
     try {
       await mkdir(dir, { recursive: true });
-      if ((await stat(dir)).uid !== process.getuid?.()) continue;
+      if (!(await isOwn(dir))) continue;
       await openFolder(dir);
       if (canEnter(user, dir)) return dir;
     } catch {

@@ -6,10 +6,11 @@
 
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { access, chmod, constants, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { access, chmod, constants, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
+import { isOwn } from '../own-folder.ts';
 import {
   aptDistribution,
   type Distribution,
@@ -99,7 +100,7 @@ export async function chooseCacheDir(user: ServerUser): Promise<string> {
     try {
       await mkdir(dir, { recursive: true });
       // The owner of a folder could change it later, and below /tmp that may be somebody else.
-      if ((await stat(dir)).uid !== process.getuid?.() || dir.includes(':')) continue;
+      if (!(await isOwn(dir)) || dir.includes(':')) continue;
       await openFolder(dir);
       await access(dir, constants.W_OK);
       if (canEnter(user, dir)) return dir;

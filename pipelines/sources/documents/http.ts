@@ -1,17 +1,18 @@
 /**
  * Sends one GET for a document, or one POST, with redirects and time limits, and detects truncated bodies. It keeps the
  * bytes as sent and never decodes a content encoding, because checksums cover the published bytes. Also retries with
- * backoff, and a rate limit shared by all processes of the host.
+ * backoff, and a rate limit shared by all processes of a user on the host.
  */
 
 import { createHash } from 'node:crypto';
-import { chmod, mkdir, open, readdir, rm } from 'node:fs/promises';
+import { open, readdir, rm } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { makePrivateFolder } from '../../../shared/own-folder.ts';
 import { displayUrl, documentName, isFollowed } from './locations.ts';
 
 /**
@@ -306,7 +307,7 @@ export interface RateLimitOptions {
   readonly name: string;
   readonly spacingMs: number;
   readonly signal?: AbortSignal;
-  /** Default: a folder of the host's temporary directory. */
+  /** Default: a folder of the user in the host's temporary directory. */
   readonly directory?: string;
 }
 
@@ -317,13 +318,14 @@ const TOLERANCE_MS = 50;
 /** Slots older than this many are removed. */
 const KEPT_SLOTS = 20;
 
-const hostDirectory = () => join(tmpdir(), 'tidemark-pace');
+/** One for each user: slots of another could make a process wait for hours. */
+const userDirectory = () => join(tmpdir(), `tidemark-pace-${process.getuid?.() ?? 'user'}`);
 
 /**
  * The folder of a rate limit's slots. A slot's file name is its start divided by its length, which is spacing plus
  * tolerance.
  */
-export const rateLimitFolder = (name: string, directory = hostDirectory()): string =>
+export const rateLimitFolder = (name: string, directory = userDirectory()): string =>
   join(directory, createHash('sha256').update(name).digest('hex').slice(0, 16));
 
 /**
@@ -332,12 +334,12 @@ export const rateLimitFolder = (name: string, directory = hostDirectory()): stri
  * one clock for all.
  */
 export async function waitForRateLimit(options: RateLimitOptions): Promise<void> {
-  const { name, spacingMs, signal, directory = hostDirectory() } = options;
+  const { name, spacingMs, signal, directory = userDirectory() } = options;
   const folder = rateLimitFolder(name, directory);
   const slotMs = spacingMs + TOLERANCE_MS;
   try {
-    await makeShared(directory);
-    await makeShared(folder);
+    await makePrivateFolder(directory);
+    await makePrivateFolder(folder);
     for (;;) {
       signal?.throwIfAborted();
       const askedAt = Date.now();
@@ -357,7 +359,8 @@ export async function waitForRateLimit(options: RateLimitOptions): Promise<void>
     signal?.throwIfAborted();
     throw new TidemarkError(
       'SPOOL_UNUSABLE',
-      `Calls of ${name} cannot be rate-limited: the folder ${folder} is not usable`,
+      `Calls of ${name} cannot be rate-limited: the folder ${directory} is not usable. ` +
+        'Remove it, or name another temporary directory with TMPDIR for all processes of this user',
       { cause },
     );
   }
@@ -375,14 +378,7 @@ async function reserve(folder: string, first: number): Promise<number> {
   }
 }
 
-/** Creates a folder for every user of the host, with the rights of the temporary directory. */
-async function makeShared(path: string): Promise<void> {
-  const made = await mkdir(path, { recursive: true });
-  if (made !== undefined) await chmod(path, 0o1777);
-}
-
 async function forget(folder: string, before: number): Promise<void> {
-  const old = (await readdir(folder)).filter((name) => Number(name) < before);
-  // Another user's, or already removed: both are not ours to remove.
-  for (const name of old) await rm(join(folder, name), { force: true }).catch(() => {});
+  for (const name of await readdir(folder))
+    if (/^\d+$/.test(name) && Number(name) < before) await rm(join(folder, name), { force: true });
 }
