@@ -6,8 +6,9 @@
  */
 import { constants } from 'node:fs';
 import { access, lstat, mkdir, open, readdir, readFile, realpath, rename, rm, rmdir } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { explain, TidemarkError } from '../../shared/errors.ts';
+import { refuseLinks } from '../../shared/proof-log/folder.ts';
 import {
   FILE_MANIFEST,
   fileOf,
@@ -107,7 +108,9 @@ export class FolderTarget implements LakeTarget {
 
   async writeRoot(bytes: Uint8Array, settled: Iterable<LakeFile>): Promise<void> {
     const path = join(this.location, ROOT_IN_PROGRESS);
-    const file = await open(path, 'w', 0o640);
+    // Removed first: it may be a link, through which the manifest would be written.
+    await rm(path, { force: true });
+    const file = await open(path, 'wx', 0o640);
     try {
       await file.writeFile(bytes);
       await file.sync();
@@ -116,7 +119,10 @@ export class FolderTarget implements LakeTarget {
     }
     await rename(path, join(this.location, ROOT_MANIFEST));
     await syncFolder(this.location);
-    for (const file of settled) await rm(this.#stageOf(file), { recursive: true, force: true });
+    for (const file of settled) {
+      await this.#refuseLinks(this.#stageOf(file));
+      await rm(this.#stageOf(file), { recursive: true, force: true });
+    }
   }
 
   async takeOver(): Promise<readonly LakeFile[]> {
@@ -152,6 +158,7 @@ export class FolderTarget implements LakeTarget {
 
   async stage(file: LakeFile): Promise<string> {
     const path = this.#stageOf(file);
+    await this.#refuseLinks(path);
     await rm(path, { recursive: true, force: true });
     await mkdir(path, { recursive: true, mode: 0o750 });
     return path;
@@ -159,6 +166,7 @@ export class FolderTarget implements LakeTarget {
 
   async put(file: LakeFile, { rows, manifest }: StagedFile): Promise<void> {
     const folder = this.#folderOf(file);
+    await this.#refuseLinks(join(folder, ROWS_FILE));
     const made = await mkdir(folder, { recursive: true, mode: 0o750 });
     await rename(manifest, join(folder, FILE_MANIFEST));
     await rename(rows, join(folder, ROWS_FILE));
@@ -170,6 +178,7 @@ export class FolderTarget implements LakeTarget {
   /** The rows go first: whoever reads by a pattern must not find them any longer, and the root manifest follows at once. */
   async remove(file: LakeFile): Promise<void> {
     const folder = this.#folderOf(file);
+    await this.#refuseLinks(join(folder, ROWS_FILE));
     await rm(join(folder, ROWS_FILE), { force: true });
     await rm(join(folder, FILE_MANIFEST), { force: true });
     for (let empty = folder; empty !== this.location; empty = dirname(empty)) {
@@ -181,6 +190,11 @@ export class FolderTarget implements LakeTarget {
         throw error;
       }
     }
+  }
+
+  /** Nothing is written or removed through links in the lake. @throws LinkInFolder */
+  async #refuseLinks(path: string): Promise<void> {
+    await refuseLinks(this.location, relative(this.location, path));
   }
 
   #stageOf(file: LakeFile): string {

@@ -134,6 +134,8 @@ async function leave(body: AsyncIterable<Uint8Array>): Promise<void> {
 /** The file that holds the tag of a partial one. */
 const tagOf = (partial: string): string => `${partial}.etag`;
 
+const READ_NO_LINK = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+
 class PartialFile {
   readonly #file: FileHandle;
   readonly #path: string;
@@ -161,7 +163,8 @@ class PartialFile {
       part.size += bytesRead;
       left -= bytesRead;
     }
-    if (part.size > 0) part.tag = await readFile(tagOf(path), 'utf8').catch(() => undefined);
+    if (part.size > 0)
+      part.tag = await readFile(tagOf(path), { encoding: 'utf8', flag: READ_NO_LINK }).catch(() => undefined);
     return part;
   }
 
@@ -176,8 +179,9 @@ class PartialFile {
     const tag = etag?.startsWith('"') ? etag : undefined;
     if (tag === this.tag) return;
     this.tag = tag;
-    if (tag === undefined) await rm(tagOf(this.#path), { force: true });
-    else await writeFile(tagOf(this.#path), tag);
+    // Removed first: it may be a link, through which the tag would be written.
+    await rm(tagOf(this.#path), { force: true });
+    if (tag !== undefined) await writeFile(tagOf(this.#path), tag, { flag: 'wx' });
   }
 
   async append(bytes: Uint8Array): Promise<void> {

@@ -1,12 +1,12 @@
 /**
  * The folder of a mirror. `_mirror.json` marks it and remembers the last run; what is not complete lies in `_partial` and gets its
- * final name by rename, so that a reader sees whole files only.
+ * final name by rename, so that a reader sees whole files only. Nothing is written or removed through a link in the folder.
  */
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
-import { link, open, readdir, readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
+import { link, lstat, open, readdir, readFile, rename, rm, rmdir, writeFile } from 'node:fs/promises';
 import { dirname, join, relative, resolve } from 'node:path';
-import { makeFolder, syncFolder } from '../proof-log/folder.ts';
+import { LinkInFolder, makeFolder, refuseLinks, syncFolder } from '../proof-log/folder.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import type { Downloads } from './downloads.ts';
 import { isObject, MANIFEST_FILE, MirrorFault, type NamedBytes, PARTIAL_FOLDER, parseObject } from './lake-manifest.ts';
@@ -85,6 +85,7 @@ export class MirrorFolder implements AsyncDisposable {
     const path = resolve(to);
     const state = await knownState(path, kind, from);
     const folder = new MirrorFolder(path, state ?? { ...NOTHING, kind, from });
+    await folder.#refuseLinks(join(PARTIAL_FOLDER, LOCK_FILE));
     await makeFolder(folder.partial);
     await folder.#lock();
     // Marked before anything else is in it, so that an interrupted first run continues.
@@ -101,6 +102,7 @@ export class MirrorFolder implements AsyncDisposable {
   /** Gives a whole file of `_partial`, which is on the disk, its final name. */
   async place(partial: string, path: string): Promise<void> {
     const target = join(this.path, path);
+    await this.#refuseLinks(path);
     await makeFolder(dirname(target));
     await rename(partial, target);
     await syncFolder(dirname(target));
@@ -122,7 +124,10 @@ export class MirrorFolder implements AsyncDisposable {
 
   /** Removes files of a folder, in their order, and the folders that are empty then. */
   async remove(paths: readonly string[]): Promise<void> {
-    for (const path of paths) await rm(join(this.path, path), { force: true });
+    for (const path of paths) {
+      await this.#refuseLinks(path);
+      await rm(join(this.path, path), { force: true });
+    }
     for (let folder = dirname(paths[0]); folder !== '.'; folder = dirname(folder)) {
       const isLeft = await rmdir(join(this.path, folder)).then(
         () => true,
@@ -130,6 +135,13 @@ export class MirrorFolder implements AsyncDisposable {
       );
       if (!isLeft) return;
     }
+  }
+
+  /** @throws MirrorFault folder */
+  async #refuseLinks(path: string): Promise<void> {
+    await refuseLinks(this.path, path).catch((error) => {
+      throw error instanceof LinkInFolder ? new MirrorFault('folder', error.message, error) : error;
+    });
   }
 
   /** A path below the folder. */
@@ -147,10 +159,10 @@ export class MirrorFolder implements AsyncDisposable {
     }
   }
 
-  /** Size of a file; undefined where there is none. */
+  /** Size of a file; undefined where there is none, or a link, which is replaced. */
   async sizeOf(path: string): Promise<number | undefined> {
     try {
-      const found = await stat(join(this.path, path));
+      const found = await lstat(join(this.path, path));
       return found.isFile() ? found.size : undefined;
     } catch (error) {
       if (isMissing(error)) return undefined;
@@ -161,7 +173,7 @@ export class MirrorFolder implements AsyncDisposable {
   /** Whether a file has these bytes. It reads all of them. @throws the signal's reason */
   async holds({ path, bytes, sha256 }: NamedBytes, signal?: AbortSignal): Promise<boolean> {
     if ((await this.sizeOf(path)) !== bytes) return false;
-    const file = await open(join(this.path, path), constants.O_RDONLY);
+    const file = await open(join(this.path, path), constants.O_RDONLY | constants.O_NOFOLLOW);
     const hash = createHash('sha256');
     for await (const chunk of file.createReadStream({ highWaterMark: 1 << 20 })) {
       signal?.throwIfAborted();
@@ -260,7 +272,9 @@ const heldBy = (path: string, pid: number): MirrorFault =>
 
 /** Makes a lock of this process; a file system without hard links has it for a moment without its pid. @throws EEXIST */
 async function putLock(own: string, path: string): Promise<void> {
-  await writeFile(own, String(process.pid));
+  // Not opened where it is there: it may be a link.
+  await rm(own, { force: true });
+  await writeFile(own, String(process.pid), { flag: 'wx' });
   await link(own, path).catch((error: NodeJS.ErrnoException) => {
     if (!NO_LINKS.has(String(error.code))) throw error;
     return writeFile(path, String(process.pid), { flag: 'wx' });

@@ -3,8 +3,8 @@
  * them; a static file server can hand the folder out as it is.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { lstat, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join, normalize, sep } from 'node:path';
 import { HASH_BYTES } from './merkle.ts';
 import { type Checkpoint, generateSigner, openCheckpoint, parseSigner, type Signer, type Verifier } from './note.ts';
 import {
@@ -85,9 +85,41 @@ export async function makeFolder(path: string): Promise<void> {
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made));
 }
 
+/** A folder that is written to has a link on the way, and what is written would end up elsewhere. */
+export class LinkInFolder extends Error {
+  override readonly name = 'LinkInFolder';
+  /** As errors of the file system have it. */
+  readonly path: string;
+
+  constructor(path: string) {
+    super(`${path} is a symbolic link, and nothing is written through links. Remove it`);
+    this.path = path;
+  }
+}
+
+/**
+ * Refuses a path whose folders below `root` are links. The root itself may be reached through links: its owner named it.
+ * @param path relative to the root; its last name is not looked at, since a rename or a removal takes the link itself
+ * @throws LinkInFolder
+ */
+export async function refuseLinks(root: string, path: string): Promise<void> {
+  const names = normalize(path).split(sep).slice(0, -1);
+  for (let at = 1; at <= names.length; at++) {
+    const folder = join(root, ...names.slice(0, at));
+    const found = await lstat(folder).catch((error) => {
+      if (isMissing(error)) return undefined;
+      throw error;
+    });
+    if (!found) return;
+    if (found.isSymbolicLink()) throw new LinkInFolder(folder);
+  }
+}
+
 /** Writes a tile. Incomplete ones of the same place stay until it is complete: earlier checkpoints refer to them. */
 export async function writeTile(folder: string, { level, index, width }: TileName, bytes: Uint8Array): Promise<void> {
-  await writeDurably(join(folder, tilePath(level, index, width)), bytes);
+  const path = tilePath(level, index, width);
+  await refuseLinks(folder, path);
+  await writeDurably(join(folder, path), bytes);
   if (width === TILE_WIDTH) await rm(join(folder, `${tilePath(level, index)}.p`), { recursive: true, force: true });
 }
 

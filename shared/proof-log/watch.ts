@@ -2,7 +2,7 @@
 
 import { join } from 'node:path';
 import { CheckReport, checkConsistency } from './check.ts';
-import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE, writeDurably } from './folder.ts';
+import { CHECKPOINT_FILE, folderSource, KEY_FILE, LinkInFolder, ROTATIONS_FILE, writeDurably } from './folder.ts';
 import { GrowingLog } from './growing-log.ts';
 import { equalHashes, GrowingTree, inclusionProof, leafHash, verifyInclusion } from './merkle.ts';
 import {
@@ -131,7 +131,7 @@ export async function mirror(
   try {
     return await copyLeaves(source, folder, head, watched);
   } catch (error) {
-    if (error instanceof TileFault || error instanceof NoteFault) return error.message;
+    if (error instanceof TileFault || error instanceof NoteFault || error instanceof LinkInFolder) return error.message;
     throw error;
   }
 }
