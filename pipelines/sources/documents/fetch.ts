@@ -11,7 +11,14 @@ import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
-import { type Backoff, type Reply, type RequestOptions, requestDocument, withAttempts } from './http.ts';
+import {
+  type Backoff,
+  type Connected,
+  type Reply,
+  type RequestOptions,
+  requestDocument,
+  withAttempts,
+} from './http.ts';
 import { displayUrl, documentName, localDocument, localText } from './locations.ts';
 
 const PREFIX = 'spool';
@@ -145,6 +152,8 @@ export interface FetchOptions extends SourceLimits {
   readonly maxBytes: number;
   readonly spoolDir: string;
   readonly headers?: Readonly<Record<string, string>>;
+  /** Of an address that stood in a vendor's answer: where that answer came from. */
+  readonly linkedFrom?: Connected;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
   /** Bytes so far and in all, if known. Each attempt starts again from 0. */
@@ -213,7 +222,7 @@ export async function fetchUnlessSame(
   const answers = etag === undefined && lastModified === undefined ? [] : [NOT_MODIFIED];
   return attemptHttp({ ...options, headers }, log, async (request, attempts) => {
     const spooled = await requestDocument(
-      { ...request, maxBytes: options.maxBytes, limitName: DOCUMENT_LIMIT, answers },
+      { ...request, linkedFrom: options.linkedFrom, maxBytes: options.maxBytes, limitName: DOCUMENT_LIMIT, answers },
       async (reply) => {
         // A server that ignores conditions states the same tag again; its body is not read.
         if (reply.status === NOT_MODIFIED || (etag !== undefined && reply.headers.etag === etag)) return undefined;
@@ -276,6 +285,8 @@ export interface FetchAnswerOptions extends FetchTextOptions {
 export interface ServiceAnswer {
   readonly status: number;
   readonly bytes: Buffer;
+  /** The server that was asked. */
+  readonly base: Connected;
 }
 
 /** Fetches a service's answer over http unchanged, with the rules and codes of `fetchDocument`. */
@@ -286,7 +297,7 @@ export async function fetchAnswer(options: FetchAnswerOptions): Promise<ServiceA
     return await requestDocument({ ...request, maxBytes, limitName: TEXT_LIMIT, json, answers }, async (reply) => {
       const pieces: Buffer[] = [];
       for await (const piece of reply.body) pieces.push(piece);
-      return { status: reply.status, bytes: Buffer.concat(pieces) };
+      return { status: reply.status, bytes: Buffer.concat(pieces), base: reply.base };
     });
   });
 }

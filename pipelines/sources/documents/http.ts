@@ -13,6 +13,7 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { makePrivateFolder } from '../../../shared/own-folder.ts';
+import { AddressRefused, checkedLookup, checkHost } from './addresses.ts';
 import { displayUrl, documentName, isFollowed } from './locations.ts';
 
 /**
@@ -110,11 +111,21 @@ export interface RequestOptions {
   readonly signal?: AbortSignal;
   /** Statuses beside 200 whose body is also an answer: some services explain there what is wrong with the request. */
   readonly answers?: readonly number[];
+  /** Of an address that stood in a vendor's answer: where that answer came from. It leads no further than a redirect. */
+  readonly linkedFrom?: Connected;
+}
+
+/** The other end of a connection. */
+export interface Connected {
+  /** Undefined if the connection was gone before it could be asked. */
+  readonly address: string | undefined;
 }
 
 export interface Reply {
   readonly status: number;
   readonly headers: Record<string, string>;
+  /** The first server that was asked, before any redirect. */
+  readonly base: Connected;
   /** Content-Length; undefined if the server does not send it. */
   readonly declaredBytes: number | undefined;
   /** The body. It throws Retryable if it is truncated or stalls, and SOURCE_TOO_LARGE past the limit. */
@@ -136,8 +147,11 @@ const CREDENTIAL_HEADERS = new Set(['authorization', 'cookie', 'proxy-authorizat
 export async function requestDocument<T>(options: RequestOptions, use: (reply: Reply) => Promise<T>): Promise<T> {
   let { url } = options;
   let headers: Record<string, string> = { 'user-agent': 'tidemark', 'accept-encoding': 'identity', ...options.headers };
+  // Where the base is decides where its redirects may lead.
+  let base = options.linkedFrom;
   for (let hop = 0; ; hop++) {
-    const response = await respond(url, headers, options);
+    const { response, connected } = await respond(url, headers, options, base);
+    base ??= connected;
     try {
       const status = response.statusCode ?? 0;
       if (REDIRECTS.has(status) && options.json === undefined) {
@@ -150,7 +164,7 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
         continue;
       }
       if (status !== 200 && !options.answers?.includes(status)) throw statusFault(options.url, url, response);
-      return await use(replyOf(response, options));
+      return await use(replyOf(response, base, options));
     } finally {
       if (!response.complete) response.destroy();
       else response.resume();
@@ -158,20 +172,42 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
   }
 }
 
-/** Sends the request and awaits the response's headers. */
-async function respond(url: URL, headers: Record<string, string>, options: RequestOptions): Promise<IncomingMessage> {
+interface Response {
+  readonly response: IncomingMessage;
+  readonly connected: Connected;
+}
+
+/**
+ * Sends the request and awaits the response's headers.
+ * @param base of an address that a vendor sent: it is followed only to where the base may lead
+ */
+async function respond(
+  url: URL,
+  headers: Record<string, string>,
+  options: RequestOptions,
+  base: Connected | undefined,
+): Promise<Response> {
   const { timeoutMs, signal, json } = options;
   const method = json === undefined ? 'GET' : 'POST';
   const asked =
     json === undefined
       ? headers
       : { ...headers, 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(json)) };
+  try {
+    if (base) checkHost(url, base.address);
+  } catch (cause) {
+    throw unreachable(options.url, (cause as Error).message, {}, cause);
+  }
   for (;;) {
-    const request = clientFor(url).request(url, { method, headers: asked, signal });
+    // No kept connection: another fetch may have opened it to where this one must not lead.
+    const way = base && { agent: false, lookup: checkedLookup(base.address) };
+    const request = clientFor(url).request(url, { method, headers: asked, signal, ...way });
     const timer = setTimeout(() => request.destroy(new Silence(`no answer within ${timeoutMs} ms`)), timeoutMs);
     try {
-      return await new Promise<IncomingMessage>((resolve, reject) => {
-        request.once('response', resolve);
+      return await new Promise<Response>((resolve, reject) => {
+        request.once('response', (response) =>
+          resolve({ response, connected: { address: response.socket.remoteAddress } }),
+        );
         request.on('error', reject);
         request.end(json);
       });
@@ -179,6 +215,7 @@ async function respond(url: URL, headers: Record<string, string>, options: Reque
       signal?.throwIfAborted();
       // The server may close an idle kept-alive connection at any time, so this is not a failure: retry on a new one.
       if (request.reusedSocket && (cause as NodeJS.ErrnoException).code === 'ECONNRESET') continue;
+      if (cause instanceof AddressRefused) throw unreachable(options.url, cause.message, {}, cause);
       const details = { timed_out: cause instanceof Silence || undefined };
       throw new Retryable(unreachable(options.url, `cannot be fetched: ${reason(cause)}`, details, cause));
     } finally {
@@ -187,7 +224,7 @@ async function respond(url: URL, headers: Record<string, string>, options: Reque
   }
 }
 
-function replyOf(response: IncomingMessage, options: RequestOptions): Reply {
+function replyOf(response: IncomingMessage, base: Connected, options: RequestOptions): Reply {
   const length = response.headers['content-length'];
   const declaredBytes = length !== undefined && /^\d+$/.test(length) ? Number(length) : undefined;
   if (declaredBytes !== undefined && declaredBytes > options.maxBytes) throw tooLarge(options, declaredBytes);
@@ -195,7 +232,8 @@ function replyOf(response: IncomingMessage, options: RequestOptions): Reply {
   for (const [name, value] of Object.entries(response.headers)) {
     if (value !== undefined) headers[name] = Array.isArray(value) ? value.join(', ') : value;
   }
-  return { status: response.statusCode ?? 0, headers, declaredBytes, body: bodyOf(response, declaredBytes, options) };
+  const body = bodyOf(response, declaredBytes, options);
+  return { status: response.statusCode ?? 0, headers, base, declaredBytes, body };
 }
 
 async function* bodyOf(

@@ -8,14 +8,15 @@ import { createReadStream } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { AddressRefused, checkHost } from '../documents/addresses.ts';
 import {
   type FetchedDocument,
   type FetchOptions,
-  fetchText,
+  fetchAnswer,
   fetchUnlessSame,
   type Validators,
 } from '../documents/fetch.ts';
-import { backoffMs, waitForRateLimit } from '../documents/http.ts';
+import { backoffMs, type Connected, waitForRateLimit } from '../documents/http.ts';
 import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
 import type { FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
@@ -63,9 +64,11 @@ async function fetchExchangeBFile(
   const { location, resolve, instrument, day, log, signal } = options;
   const name = documentName(instrument, day);
   for (let tries = 1; ; tries++) {
-    const url = resolve === 'base' ? archiveUrl(location, instrument, day) : await resolveLink(options, name);
-    const root = resolve === 'base' ? location : undefined;
-    const fetched = await fetchUnlessSame({ ...options, url, root }, validators);
+    const at =
+      resolve === 'base'
+        ? { url: archiveUrl(location, instrument, day), root: location }
+        : await resolveLink(options, name);
+    const fetched = await fetchUnlessSame({ ...options, ...at }, validators);
     if (!fetched) return undefined;
     try {
       const stated = fetched.headers['content-md5'];
@@ -145,7 +148,10 @@ const PAGE: LinkForm = {
 const linkFormOf = (location: URL): LinkForm => (/[/]market-data-history[/]?$/.test(location.pathname) ? INDEX : PAGE);
 
 /** Asks the endpoint for the address of one day's zip. Accepts the answer only if it names exactly that document. */
-async function resolveLink(options: ExchangeBFetchOptions, name: string): Promise<URL> {
+async function resolveLink(
+  options: ExchangeBFetchOptions,
+  name: string,
+): Promise<{ readonly url: URL; readonly linkedFrom: Connected }> {
   const { location, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
   const form = linkFormOf(location);
   const fault = (why: string, cause?: unknown) =>
@@ -153,7 +159,7 @@ async function resolveLink(options: ExchangeBFetchOptions, name: string): Promis
       details: { document: name, url: displayUrl(location) },
       cause,
     });
-  const text = await fetchText({
+  const answer = await fetchAnswer({
     ...options,
     maxBytes: undefined,
     ...form.request(options),
@@ -165,7 +171,7 @@ async function resolveLink(options: ExchangeBFetchOptions, name: string): Promis
   });
   let reply: { readonly code?: unknown; readonly data?: unknown };
   try {
-    reply = JSON.parse(text);
+    reply = JSON.parse(answer.bytes.toString('utf8'));
   } catch (cause) {
     throw fault('sent an answer that is not JSON', cause);
   }
@@ -179,7 +185,13 @@ async function resolveLink(options: ExchangeBFetchOptions, name: string): Promis
   if (!isFollowed(location, url)) {
     throw fault(`sent an address with ${url.protocol}//, which is not allowed`);
   }
-  return url;
+  try {
+    checkHost(url, answer.base.address);
+  } catch (cause) {
+    if (cause instanceof AddressRefused) throw fault(`sent an address that ${cause.message},`, cause);
+    throw cause;
+  }
+  return { url, linkedFrom: answer.base };
 }
 
 async function md5OfFile(path: string): Promise<string> {
