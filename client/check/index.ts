@@ -13,7 +13,7 @@ import {
   holdsLine,
   type LineageAnswer,
 } from '../../shared/proof-log/check.ts';
-import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../shared/proof-log/check-export.ts';
+import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT, SPARE_ROWS } from '../../shared/proof-log/check-export.ts';
 import { CsvFeed, GOES_ON, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource } from '../../shared/proof-log/folder.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
@@ -90,7 +90,7 @@ async function checkRows(
     const digests = check.digests(keep);
     try {
       if (csv !== undefined) {
-        const feed = new CsvFeed(layout, digests, check.fields);
+        const feed = new CsvFeed(layout, digests, check.fields, manifest.row_count + SPARE_ROWS);
         feed.push(unpacked(manifest.files[0].name, Buffer.from(csv as Uint8Array)));
         feed.end();
       } else await feedRows(typeof rows === 'function' ? rows() : rows!, layout, digests);

@@ -1,13 +1,35 @@
-/** Feeds the rows of a Parquet file to the digests of their partitions, a row group at a time, column by column. */
+/**
+ * Feeds the rows of a Parquet file to the digests of their partitions, a row group at a time, column by column. What a file says of
+ * itself is compared with its manifest and with bounds before memory is taken for it: a few bytes can claim billions of rows.
+ */
+import { open } from 'node:fs/promises';
 import { zstdDecompressSync } from 'node:zlib';
-import { asyncBufferFromFile, parquetMetadataAsync, parquetScan } from 'hyparquet';
+import { asyncBufferFromFile, parquetMetadataAsync, parquetScan, snappyUncompress } from 'hyparquet';
 import { type Cell, RowFault, type RowLayout } from '../../shared/proof-log/cells.ts';
 import { type FieldPlaces, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import type { RowDigests } from '../../shared/proof-log/rows.ts';
 
-/** The reader unpacks snappy itself. */
+/** An export of this service has some kilobytes. */
+const MAX_FOOTER_BYTES = 64 * 1024 * 1024;
+/** An export of this service has 122,880. */
+const MAX_GROUP_ROWS = 4_194_304;
+/** Unpacked. */
+const MAX_PAGE_BYTES = 256 * 1024 * 1024;
+
+/** The size is the one that the page states. @throws RowFault */
+function boundedPage(bytes: number): number {
+  if (bytes >= 0 && bytes <= MAX_PAGE_BYTES) return bytes;
+  throw new RowFault(`a page says that it unpacks to ${bytes} bytes, and at most ${MAX_PAGE_BYTES} are read`);
+}
+
 const compressors = {
-  ZSTD: (input: Uint8Array): Uint8Array => zstdDecompressSync(input),
+  ZSTD: (input: Uint8Array, bytes: number): Uint8Array =>
+    zstdDecompressSync(input, { maxOutputLength: Math.max(1, boundedPage(bytes)) }),
+  SNAPPY: (input: Uint8Array, bytes: number): Uint8Array => {
+    const page = new Uint8Array(boundedPage(bytes));
+    snappyUncompress(input, page);
+    return page;
+  },
 };
 
 /** Decoded values stay numbers: a date for each row would cost more than everything else. */
@@ -20,10 +42,20 @@ interface Target {
   readonly digests: RowDigests;
 }
 
-/** @param fields that the manifest lists @throws RowFault */
-export async function feedParquet(path: string, target: Target, fields: readonly string[]): Promise<void> {
+/**
+ * @param fields that the manifest lists
+ * @param maxRows that the manifest leaves for this file
+ * @returns its rows
+ * @throws RowFault
+ */
+export async function feedParquet(
+  path: string,
+  target: Target,
+  fields: readonly string[],
+  maxRows = Number.MAX_SAFE_INTEGER,
+): Promise<number> {
   try {
-    await feedGroups(path, target, fields);
+    return await feedGroups(path, target, fields, maxRows);
   } catch (cause) {
     if (cause instanceof RowFault) throw cause;
     // The reader says of a damaged file what it stumbles over, such as `Cannot read properties of undefined`.
@@ -32,9 +64,80 @@ export async function feedParquet(path: string, target: Target, fields: readonly
   }
 }
 
-async function feedGroups(path: string, { layout, digests }: Target, fields: readonly string[]): Promise<void> {
+/** Looks at the length of the footer and of its lists: the reader takes memory for each list as long as it says to be. @throws RowFault */
+async function checkFooter(path: string): Promise<void> {
+  await using file = await open(path);
+  const { size } = await file.stat();
+  const end = Buffer.alloc(8);
+  if (size < 12) throw new RowFault(`the file cannot be read as Parquet: it has ${size} bytes`);
+  await file.read(end, 0, 8, size - 8);
+  const bytes = end.readUInt32LE(0);
+  if (bytes > Math.min(size - 8, MAX_FOOTER_BYTES))
+    throw new RowFault(
+      `the footer says that it has ${bytes} bytes; the file has ${size}, and at most ${MAX_FOOTER_BYTES} are read`,
+    );
+  const footer = Buffer.alloc(bytes);
+  await file.read(footer, 0, bytes, size - 8 - bytes);
+  checkLists(footer);
+}
+
+/** Walks the compact Thrift of a footer. What it cannot read ends it: the reader says what is wrong there. @throws RowFault */
+function checkLists(bytes: Uint8Array): void {
+  let at = 0;
+  const varint = (): number => {
+    let value = 0;
+    for (let scale = 1; ; scale *= 128) {
+      const byte = bytes[at++] ?? 0;
+      value += (byte & 0x7f) * scale;
+      if (byte < 128) return value;
+    }
+  };
+  const skip = (type: number, depth: number): void => {
+    if (depth > 64) throw new RowFault('the footer is nested more than 64 levels deep');
+    if (type === 3) at += 1;
+    else if (type >= 4 && type <= 6) varint();
+    else if (type === 7) at += 8;
+    else if (type === 8) at += varint();
+    else if (type === 9) list(depth);
+    else if (type === 12) struct(depth);
+  };
+  const list = (depth: number): void => {
+    const head = bytes[at++] ?? 0;
+    const size = head >> 4 === 15 ? varint() : head >> 4;
+    // Each element has a byte at least.
+    if (size > bytes.length - at)
+      throw new RowFault(`the footer has a list of ${size} elements in ${Math.max(0, bytes.length - at)} bytes`);
+    const type = head & 15;
+    for (let index = 0; index < size && at < bytes.length; index++) skip(Math.max(type, 3), depth + 1);
+  };
+  const struct = (depth: number): void => {
+    while (at < bytes.length) {
+      const head = bytes[at++];
+      if ((head & 15) === 0) return;
+      if (head >> 4 === 0) varint();
+      skip(head & 15, depth + 1);
+    }
+  };
+  struct(0);
+}
+
+async function feedGroups(
+  path: string,
+  { layout, digests }: Target,
+  fields: readonly string[],
+  maxRows: number,
+): Promise<number> {
+  await checkFooter(path);
   const file = await asyncBufferFromFile(path);
   const metadata = await parquetMetadataAsync(file);
+  const groups = metadata.row_groups.map(({ num_rows: rows }) => Number(rows));
+  const rows = groups.reduce((sum, each) => sum + each, 0);
+  if (rows !== Number(metadata.num_rows))
+    throw new RowFault(`the footer says ${metadata.num_rows} rows, and ${rows} in its row groups`);
+  if (rows > maxRows) throw new RowFault(`the footer says ${rows} rows, and the manifest ${maxRows}`);
+  const wrong = groups.find((each) => !(each >= 0 && each <= MAX_GROUP_ROWS));
+  if (wrong !== undefined)
+    throw new RowFault(`a row group says ${wrong} rows, and at most ${MAX_GROUP_ROWS} are read at once`);
   const present = metadata.schema.slice(1).map(({ name }) => name);
   const { columns: byColumn, by, copies } = placesOf(layout, present, fields);
   const needed = [...byColumn.flat(), ...by, ...copies.filter((place) => place >= 0)];
@@ -50,6 +153,7 @@ async function feedGroups(path: string, { layout, digests }: Target, fields: rea
     for (const column of columns) values.push((await scan.readColumn({ column, ...range })) as Column);
     feedRows(values, range.rowEnd - range.rowStart, places, { layout, digests });
   }
+  return rows;
 }
 
 function feedRows(

@@ -42,6 +42,8 @@ export interface ExportManifest extends Readonly<Record<string, unknown>> {
 /** What is said of rows where something before them is wrong already. */
 export const ROWS_AFTER_FAULT = 'the rows: not read, because the manifest or the files are wrong';
 
+/** So many rows more than the manifest says are read, for the report to say how many there are; not any number. */
+export const SPARE_ROWS = 100_000;
 /** A manifest has at most the leaves of so many partitions of a dataset. */
 export const MAX_LEAVES = 1000;
 

@@ -146,13 +146,28 @@ export class CsvFeed {
   /** Where the cells of a row begin; a row with more is refused before it gets here. */
   #starts: Int32Array;
   #lines = 0;
+  readonly #maxRows: number;
 
-  /** @param fields that the manifest lists */
-  constructor(layout: RowLayout, digests: RowDigests, fields: readonly string[]) {
+  /**
+   * @param fields that the manifest lists
+   * @param maxRows that the manifest leaves for this file: a small packed file may hold any number of them
+   */
+  constructor(
+    layout: RowLayout,
+    digests: RowDigests,
+    fields: readonly string[],
+    maxRows: number = Number.MAX_SAFE_INTEGER,
+  ) {
+    this.#maxRows = maxRows;
     this.#layout = layout;
     this.#digests = digests;
     this.#fields = fields;
     this.#starts = new Int32Array(fields.length + 1);
+  }
+
+  /** Rows so far, without the header. */
+  get rows(): number {
+    return Math.max(0, this.#lines - 1);
   }
 
   /** @throws RowFault naming the line */
@@ -193,6 +208,7 @@ export class CsvFeed {
       if (next < 0) return at;
       at = next;
       this.#lines++;
+      if (this.rows > this.#maxRows) throw new RowFault(`the files hold more rows than the manifest says`);
     }
   }
 

@@ -20,7 +20,12 @@ import {
   holdsLine,
   type LineageAnswer,
 } from '../../../shared/proof-log/check.ts';
-import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../../shared/proof-log/check-export.ts';
+import {
+  ExportCheck,
+  type ExportManifest,
+  ROWS_AFTER_FAULT,
+  SPARE_ROWS,
+} from '../../../shared/proof-log/check-export.ts';
 import { CsvFeed, GOES_ON } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
@@ -123,10 +128,19 @@ async function manifestIn(folder: string): Promise<string | undefined> {
 const isFolder = async (path: string) => (await stat(path).catch(() => undefined))?.isDirectory() === true;
 const isFile = async (path: string) => (await stat(path).catch(() => undefined))?.isFile() === true;
 
+/** As of the largest manifest. */
+const MAX_TEXT_BYTES = 64 * 1024 * 1024;
+
 async function readText(path: string): Promise<string> {
   try {
+    const found = await stat(path);
+    // A pipe or a device might never end.
+    if (!found.isFile()) throw invalid(`${path} is not a file`);
+    if (found.size > MAX_TEXT_BYTES)
+      throw invalid(`${path} has ${found.size} bytes, and at most ${MAX_TEXT_BYTES} are read`);
     return await readFile(path, 'utf8');
   } catch (cause) {
+    if (cause instanceof TidemarkError) throw cause;
     throw invalid(`${path} cannot be read`, cause);
   }
 }
@@ -252,7 +266,7 @@ async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   const files = await filesOf(manifest, dirname(manifestPath), report);
   const why = check.whyNoRows;
   if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
-  else if (files && report.ok) await checkRows(check, layout!, files);
+  else if (files && report.ok) await checkRows(check, { layout: layout!, rows: manifest.row_count }, files);
   else report.unchecked.push(ROWS_AFTER_FAULT);
   report.unchecked.push(...keyed.unchecked);
   report.checked.push(...keyed.checked);
@@ -266,13 +280,22 @@ async function filesOf(
   report: CheckReport,
 ): Promise<string[] | undefined> {
   const paths: string[] = [];
+  const seen = new Set<string>();
   for (const { name, sha256, bytes } of files) {
     const path = join(folder, basename(name));
+    if (seen.has(path)) throw invalid(`The manifest lists ${path} twice`);
+    seen.add(path);
     if (!(await isFile(path))) throw invalid(`${path}, which the manifest lists, is not there`);
+    const { size } = await stat(path);
+    // Before it is read: it may be any amount more.
+    if (size !== bytes) {
+      report.faults.push(`${name} has ${size} bytes, and ${bytes} in the manifest`);
+      continue;
+    }
     const digest = createHash('sha256');
     await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), digest);
     const found = digest.digest('hex');
-    if (found === sha256 && (await stat(path)).size === bytes) paths.push(path);
+    if (found === sha256) paths.push(path);
     else report.faults.push(`${name} has the sha256 ${found}, and ${sha256} in the manifest`);
   }
   if (paths.length < files.length) return undefined;
@@ -282,13 +305,18 @@ async function filesOf(
   return paths;
 }
 
-async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly string[]): Promise<void> {
+async function checkRows(
+  check: ExportCheck,
+  { layout, rows }: { readonly layout: RowLayout; readonly rows: number },
+  files: readonly string[],
+): Promise<void> {
   for (let keep: string[] = []; ; ) {
     const digests = check.digests(keep);
+    let left = rows + SPARE_ROWS;
     try {
       for (const path of files) {
-        if (path.endsWith('.parquet')) await feedParquet(path, { layout, digests }, check.fields);
-        else await feedCsv(path, new CsvFeed(layout, digests, check.fields));
+        if (path.endsWith('.parquet')) left -= await feedParquet(path, { layout, digests }, check.fields, left);
+        else left -= await feedCsv(path, new CsvFeed(layout, digests, check.fields, left));
       }
     } catch (error) {
       check.report.faults.push(`rows: ${error instanceof Error ? error.message : error}`);
@@ -299,7 +327,8 @@ async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly 
   }
 }
 
-async function feedCsv(path: string, feed: CsvFeed): Promise<void> {
+/** @returns its rows */
+async function feedCsv(path: string, feed: CsvFeed): Promise<number> {
   const zstd = path.endsWith('.zst') ? createZstdDecompress() : undefined;
   const unpack = path.endsWith('.gz') ? [createGunzip()] : zstd ? [zstd] : [];
   const file = createReadStream(path, { highWaterMark: 1 << 20 });
@@ -312,6 +341,7 @@ async function feedCsv(path: string, feed: CsvFeed): Promise<void> {
   ] as never);
   if (zstd && zstd.bytesWritten !== file.bytesRead) throw new RowFault(GOES_ON);
   feed.end();
+  return feed.rows;
 }
 
 async function checkAnswer(answer: LineageAnswer, given: Given): Promise<Named> {

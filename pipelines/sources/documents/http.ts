@@ -102,6 +102,8 @@ export interface RequestOptions {
   readonly timeoutMs: number;
   /** A body slower than this over a whole `timeoutMs` counts as silent. */
   readonly minBytesPerSecond: number;
+  /** The wait for a body beyond which its mean speed counts, too. Default GRACE_MS. */
+  readonly graceMs?: number;
   readonly maxBytes: number;
   /** The setting or rule that sets `maxBytes`; the error names it. */
   readonly limitName: string;
@@ -132,6 +134,12 @@ export interface Reply {
   readonly body: AsyncIterable<Buffer>;
 }
 
+/**
+ * A body may be waited for this long, and a second more for each SLOWEST_MEAN_BYTES that came: a vendor that sends just enough never
+ * to be silent ends too, a drip after ten minutes and the largest document after three days.
+ */
+const GRACE_MS = 600_000;
+const SLOWEST_MEAN_BYTES = 16 * 1024;
 const MAX_REDIRECTS = 5;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
 const GONE = new Set([404, 410]);
@@ -241,12 +249,13 @@ async function* bodyOf(
   declaredBytes: number | undefined,
   options: RequestOptions,
 ): AsyncGenerator<Buffer> {
-  const { timeoutMs, minBytesPerSecond, maxBytes, url, signal } = options;
+  const { timeoutMs, minBytesPerSecond, maxBytes, url, signal, graceMs = GRACE_MS } = options;
   const silent = () => response.destroy(new Silence(`sent nothing for ${timeoutMs} ms`));
   const pieces = response[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   let received = 0;
   let windowBytes = 0;
   let windowMs = 0;
+  let waitedMs = 0;
   try {
     for (;;) {
       // Counts only the wait for the source, not the consumer's time.
@@ -257,7 +266,11 @@ async function* bodyOf(
       received += next.value.length;
       if (received > maxBytes) throw tooLarge(options, received);
       windowBytes += next.value.length;
-      windowMs += performance.now() - started;
+      const waited = performance.now() - started;
+      windowMs += waited;
+      waitedMs += waited;
+      if (waitedMs > graceMs + (received / SLOWEST_MEAN_BYTES) * 1000)
+        throw new Silence(`sent only ${received} bytes in ${Math.round(waitedMs)} ms`);
       if (windowMs >= timeoutMs) {
         if (windowBytes < (minBytesPerSecond * windowMs) / 1000)
           throw new Silence(`sent only ${windowBytes} bytes in ${Math.round(windowMs)} ms`);
