@@ -25,9 +25,18 @@ export interface Problem {
   readonly warnings?: readonly Warning[];
 }
 
+/** A line with words of others: a control character would move the cursor of a terminal, or begin a line of its own. */
+const printable = (line: string): string =>
+  line.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (found) => `\\u{${found.codePointAt(0)!.toString(16)}}`);
+
 /** The base class of the client's errors. After an abort the signal's reason is thrown unchanged. */
 export class HistoricalDataError extends Error {
   override name = 'HistoricalDataError';
+
+  /** @param message lines, whose other control characters are escaped */
+  constructor(message: string, options?: ErrorOptions) {
+    super(message.split('\n').map(printable).join('\n'), options);
+  }
 }
 
 /** The service refused the request or failed; the code decides the subclass. */
@@ -37,8 +46,10 @@ export class ServiceError extends HistoricalDataError {
 
   constructor(problem: Problem) {
     // The detail of a problem with one fault names it already.
-    const faults = (problem.errors ?? []).map(({ pointer, message }) => `\n  ${pointer || '(body)'} ${message}`);
-    super(`${problem.code}: ${problem.detail}${faults.length > 1 ? faults.join('') : ''}`);
+    const faults = (problem.errors ?? []).map(
+      ({ pointer, message }) => `\n  ${printable(`${pointer || '(body)'} ${message}`)}`,
+    );
+    super(`${printable(`${problem.code}: ${problem.detail}`)}${faults.length > 1 ? faults.join('') : ''}`);
     this.problem = problem;
   }
 

@@ -3,6 +3,7 @@
  * progress on the terminal, a line each, a table at the end, one exit code.
  */
 import type { RunCounts } from '../../shared/db/runs.ts';
+import { printable, printableJson, printableLines } from '../../shared/proof-log/printable.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
 import type { PublishProgress } from '../publisher/publisher.ts';
 import type { Feed } from '../sources/feed-types.ts';
@@ -42,25 +43,23 @@ export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 
     terminal,
     answer(value, text) {
       clear();
-      stdout.write(options.json ? `${JSON.stringify(value, jsonValue)}\n` : `${text()}\n`);
+      // Whatever words of others are in it.
+      const shown = options.json ? printableJson(JSON.stringify(value, jsonValue)) : printableLines(text());
+      stdout.write(`${shown}\n`);
     },
     note(line) {
       clear();
-      if (!options.json) stderr.write(`${line}\n`);
+      if (!options.json) stderr.write(`${printableLines(line)}\n`);
     },
     progress(line) {
       const now = performance.now();
       if (!tty || now - lastDrawn < PROGRESS_INTERVAL_MS) return;
       lastDrawn = now;
-      stderr.write(`\r\x1b[K${line.slice(0, (stderr.columns ?? 80) - 1)}`);
+      stderr.write(`\r\x1b[K${printable(line).slice(0, (stderr.columns ?? 80) - 1)}`);
       drawn = true;
     },
   };
 }
-
-/** A line with words of others: a control character would move the cursor, or begin a line of its own. */
-export const printable = (line: string): string =>
-  line.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (found) => `\\u{${found.codePointAt(0)!.toString(16)}}`);
 
 const jsonValue = (_key: string, value: unknown) => (typeof value === 'bigint' ? value.toString() : value);
 
@@ -168,7 +167,7 @@ export class Summary {
       return `${head} ${grouped(unit.rows)} rows`;
     }
     // The six datasets of one block fail for one reason with one remedy.
-    const why = `${unit.code}: ${unit.reason}`;
+    const why = printable(`${unit.code}: ${unit.reason}`);
     const isRepeated = why === this.#lastReason;
     this.#lastReason = why;
     if (isRepeated) return `${head} ${unit.code}, as above`;
@@ -212,7 +211,7 @@ function tableOf(feeds: readonly FeedSummary[]): string {
     feed.planned ?? '-',
     ...STATES.map((state) => feed[state]),
     feed.rows,
-    feed.error ? `${feed.error.code}: ${feed.error.message}` : '',
+    feed.error ? printable(`${feed.error.code}: ${feed.error.message}`) : '',
   ]);
   return table(['feed', 'planned', ...STATES, 'rows', ''], rows);
 }

@@ -4,6 +4,7 @@
  */
 import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { closestName } from '../../shared/nearest.ts';
+import { printableJson, printableLines } from '../../shared/proof-log/printable.ts';
 import type { Io } from './io.ts';
 import { EXIT } from './io.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
@@ -173,10 +174,12 @@ function report(error: unknown, argv: readonly string[], io: Io): number {
   const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
   const remedy = code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
   if (argv.includes('--json'))
-    io.stdout.write(`${JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } })}\n`);
-  else io.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
+    io.stdout.write(
+      `${printableJson(JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } }))}\n`,
+    );
+  else io.stderr.write(`tidemark: ${printableLines(explain(error))}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
   if (code === 'UNEXPECTED' && error instanceof Error && io.env.SVC_LOG_LEVEL === 'debug')
-    io.stderr.write(`${error.stack}\n`);
+    io.stderr.write(`${printableLines(error.stack ?? '')}\n`);
   if (USAGE_CODES.has(code)) return EXIT.USAGE;
   if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
   return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' || code === 'LAKE_HELD' ? EXIT.HELD : EXIT.FAILED;

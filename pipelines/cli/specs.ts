@@ -167,6 +167,12 @@ export const watchLog: CommandSpec = {
       doc: 'Seconds between two checks. Default 60.',
     },
     once: { type: 'boolean', doc: 'Check once and end.' },
+    'max-leaves': {
+      type: 'string',
+      integer: true,
+      min: 1,
+      doc: 'Leaves that one look reads at most; a log that says more is reported. Default 1,000,000.',
+    },
     mirror: { type: 'string', doc: 'Folder that keeps a copy of all tiles.' },
     metrics: { type: 'string', doc: 'File for the textfile collector of Prometheus.' },
   },

@@ -4,6 +4,7 @@
  */
 
 import type { Verifier } from '../proof-log/note.ts';
+import { printable } from '../proof-log/printable.ts';
 import { verifyManifest } from '../proof-log/signed-manifest.ts';
 
 export const MANIFEST_FILE = '_manifest.json';
@@ -67,7 +68,8 @@ export class MirrorFault extends Error {
   readonly kind: MirrorFaultKind;
 
   constructor(kind: MirrorFaultKind, message: string, cause?: unknown) {
-    super(message, cause === undefined ? undefined : { cause });
+    // Words of a manifest or of a server may be in it.
+    super(printable(message), cause === undefined ? undefined : { cause });
     this.kind = kind;
   }
 }

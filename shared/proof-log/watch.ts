@@ -33,11 +33,15 @@ export interface Look {
   readonly head: Checkpoint | undefined;
 }
 
+/** Leaves that a look reads at most: a log may say to have any number. */
+export const MAX_LEAVES_A_LOOK = 1_000_000;
+
 /** @throws LogUnreachable */
 export async function lookAt(
   source: TileSource,
   before: Partial<Watched>,
   random: () => number = Math.random,
+  maxLeaves: number = MAX_LEAVES_A_LOOK,
 ): Promise<Look> {
   const report = new CheckReport();
   const line = await textOf(source, KEY_FILE);
@@ -50,6 +54,13 @@ export async function lookAt(
   const head = keys && report.attempt('checkpoint', () => openCheckpoint(note, keys));
   if (!keys || !head) return { report, watched: undefined, head };
   const old = before.checkpoint === undefined ? undefined : openCheckpoint(before.checkpoint, keys);
+  const more = head.size - (old?.size ?? 0);
+  if (more > maxLeaves) {
+    report.faults.push(
+      `the log says ${more} leaves more than at the last look, and a look reads at most ${maxLeaves}: if it may have them, name a higher --max-leaves`,
+    );
+    return { report, watched: undefined, head };
+  }
   try {
     if (old) {
       const { checked, faults } = await checkConsistency(old, head, source);

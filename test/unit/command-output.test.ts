@@ -1,11 +1,15 @@
 /** What a command tells people: its lines about units, and its numbers. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { ConnectionError, ServiceError } from '../../client/errors.ts';
 import { summaryOf } from '../../pipelines/cli/commands/compact.ts';
-import { grouped, type Output, Summary } from '../../pipelines/cli/output.ts';
+import type { Io } from '../../pipelines/cli/io.ts';
+import { createOutput, grouped, type Output, Summary } from '../../pipelines/cli/output.ts';
 import { lineOf, textOf } from '../../pipelines/cli/over-partitions.ts';
+import { run } from '../../pipelines/cli/run.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { feedOf } from '../../pipelines/sources/index.ts';
+import { MirrorFault } from '../../shared/mirror/lake-manifest.ts';
 import { SEED } from '../support/seed.ts';
 
 const FEED = feedOf('exchange_a_spot_trades');
@@ -71,4 +75,36 @@ test('an interrupted replay, verification or compaction printed the summary of a
   expect(summary([unit])).toContain('1 in 0.0 s');
   expect(textOf([], { elapsedMs: 0, interrupted: false })).toMatch(/^Nothing to do/);
   expect(summaryOf([], false)).toMatch(/^Nothing to do/);
+});
+
+const controlsIn = (text: string) => text.match(/(?!\n)[\p{Cc}\p{Cf}]/gu) ?? [];
+
+// What a vendor, a manifest or a log says could clear the terminal, or print a line that looks like the command's own.
+test('whatever a command prints, control characters of others are escaped', async () => {
+  const written: string[] = [];
+  const stream = { write: (text: string) => written.push(text), isTTY: false };
+  const io = { stdout: stream, stderr: stream } as unknown as Io;
+  const hostile = 'a\u001b[2J\u009b31m\u202e\u{e0041}\r';
+  const people = createOutput({ json: false, progress: false, io });
+  people.answer({}, () => `one ${hostile}\ntwo`);
+  people.note(hostile);
+  createOutput({ json: true, progress: false, io }).answer({ said: hostile }, () => '');
+  const shown = 'a\\u{1b}[2J\\u{9b}31m\\u{202e}\\u{e0041}\\u{d}';
+  expect(written.slice(0, 2)).toEqual([`one ${shown}\ntwo\n`, `${shown}\n`]);
+  expect(controlsIn(written[2])).toEqual([]);
+  expect(JSON.parse(written[2])).toEqual({ said: hostile });
+  written.length = 0;
+  expect(await run([hostile], { ...io, onStop: () => () => {}, env: {} } as unknown as Io)).toBe(2);
+  expect(await run(['check', `/${hostile}`], { ...io, onStop: () => () => {}, env: {} } as unknown as Io)).toBe(2);
+  const unit = { dataset: FEED.name, partition: 'p', state: 'failed', rows: 0, code: 'SOURCE_NOT_FOUND' } as const;
+  new Summary('backfill', [FEED], people).add(FEED, { ...unit, reason: 'x\nall proved' } as UnitResult);
+  expect(controlsIn(written.join(''))).toEqual([]);
+  expect(written.at(-1)).toContain('SOURCE_NOT_FOUND: x\\u{a}all proved');
+});
+
+test('errors of the client and of a mirror have no control characters of others', () => {
+  const said = { type: '', title: '', status: 400, detail: 'x\u001b[2J\nOK', code: 'Y', request_id: 'r' };
+  expect(new ServiceError(said).message).toBe('Y: x\\u{1b}[2J\\u{a}OK');
+  expect(new ConnectionError('x\u001b[2J\ny').message).toBe('x\\u{1b}[2J\ny');
+  expect(new MirrorFault('refused', 'x\u001b\n').message).toBe('x\\u{1b}\\u{a}');
 });

@@ -8,7 +8,6 @@ import { join } from 'node:path';
 import { brotliCompressSync } from 'node:zlib';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { printable } from '../../pipelines/cli/output.ts';
 import { feedParquet } from '../../pipelines/cli/parquet-feed.ts';
 import { type Cell, RowFault } from '../../shared/proof-log/cells.ts';
 import { checkMirror } from '../../shared/proof-log/check.ts';
@@ -16,6 +15,7 @@ import { folderSource, writeDurably } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { checkpointText, generateSigner, openCheckpoint, parseRotations } from '../../shared/proof-log/note.ts';
+import { printable } from '../../shared/proof-log/printable.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { encodeEntries, LogUnreachable, type TileSource } from '../../shared/proof-log/tiles.ts';
 import { lookAt, mirror } from '../../shared/proof-log/watch.ts';
@@ -118,6 +118,28 @@ test('a damaged Parquet file is a fault of its rows, whatever its reader stumble
     const digests = new RowDigests(layout, []);
     await expect(feedParquet(path, { layout, digests }, ['timestamp']), String(at)).rejects.toBeInstanceOf(RowFault);
   }
+});
+
+test('a look at a log that says to have any number of leaves reads none of them', async () => {
+  const log = join(dir, 'log');
+  await writeLog(log, 300);
+  const asked: string[] = [];
+  const counting: TileSource = (path) => {
+    asked.push(path);
+    return folderSource(log)(path);
+  };
+  const small = await lookAt(counting, {}, () => 0, 299);
+  expect(small.report.faults).toEqual([
+    expect.stringMatching(/^the log says 300 leaves more .* at most 299: .*--max-leaves$/),
+  ]);
+  expect([small.watched, asked.filter((path) => path.startsWith('tile/'))]).toEqual([undefined, []]);
+  const { watched } = await lookAt(counting, {}, () => 0, 300);
+  // 2^50 leaves, signed.
+  const head = { origin: 'log', size: 2 ** 50, root: Buffer.alloc(32, 1) };
+  await writeDurably(join(log, 'checkpoint'), signer.sign(checkpointText(head)));
+  asked.length = 0;
+  expect((await lookAt(counting, watched!)).report.ok).toBe(false);
+  expect(asked.filter((path) => path.startsWith('tile/'))).toEqual([]);
 });
 
 test('a line of a report has no control characters of others', () => {

@@ -37,13 +37,14 @@ import {
   trustedKeys,
   type Verifier,
 } from '../../../shared/proof-log/note.ts';
+import { printable } from '../../../shared/proof-log/printable.ts';
 import { LogUnreachable, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
 import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput, grouped, printable } from '../output.ts';
+import { createOutput, grouped } from '../output.ts';
 import { feedParquet } from '../parquet-feed.ts';
 
 /** What the named files are. */
@@ -54,7 +55,8 @@ interface Named {
   readonly report: CheckReport;
 }
 
-const invalid = (message: string, cause?: unknown) => new TidemarkError('CHECK_INPUT_INVALID', message, { cause });
+const invalid = (message: string, cause?: unknown) =>
+  new TidemarkError('CHECK_INPUT_INVALID', printable(message), { cause });
 
 export async function runCheck(command: ParsedCommand): Promise<number> {
   const [path, second] = command.positionals;

@@ -2,6 +2,7 @@
 
 import { TidemarkError } from '../../../shared/errors.ts';
 import { detailOf } from '../../../shared/mirror/source.ts';
+import { printable } from '../../../shared/proof-log/printable.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -86,7 +87,7 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
     throw new TidemarkError('SERVICE_UNREACHABLE', `No HTTP service answers at ${base}`, { cause });
   }
   if (!response.ok) {
-    const said = detailOf(text);
+    const said = printable(detailOf(text));
     throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}${said === '' ? '' : `: ${said}`}`);
   }
   return JSON.parse(text) as Estimate;

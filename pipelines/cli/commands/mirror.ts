@@ -5,10 +5,11 @@ import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import { MirrorFault, type MirrorFaultKind } from '../../../shared/mirror/lake-manifest.ts';
 import { type MirrorReport, mirror } from '../../../shared/mirror/mirror.ts';
 import { keysIn, NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
+import { printable } from '../../../shared/proof-log/printable.ts';
 
 import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput, grouped, printable, seconds } from '../output.ts';
+import { createOutput, grouped, seconds } from '../output.ts';
 
 const CODES: Readonly<Record<MirrorFaultKind, ErrorCode>> = {
   usage: 'USAGE',

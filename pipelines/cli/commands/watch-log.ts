@@ -4,11 +4,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { writeDurably } from '../../../shared/proof-log/folder.ts';
 import { NoteFault } from '../../../shared/proof-log/note.ts';
+import { printable } from '../../../shared/proof-log/printable.ts';
 import { LogUnreachable, type TileSource } from '../../../shared/proof-log/tiles.ts';
 import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-log/watch.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput, printable } from '../output.ts';
+import { createOutput } from '../output.ts';
 import { namedKey, sourceOf } from './check.ts';
 
 /** The outcome of one look. */
@@ -25,6 +26,7 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
     every = '60',
     metrics,
     mirror: folder,
+    'max-leaves': maxLeaves,
   } = command.values as Record<string, string>;
   const stopping = new AbortController();
   const forget = command.io.onStop(() => stopping.abort());
@@ -34,7 +36,10 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
   let growthAt = Date.now();
   try {
     for (let watched = await remembered(state, key); ; ) {
-      let outcome = await orUnreachable(async () => ({ kind: 'looked', look: await lookAt(source, watched) }));
+      let outcome = await orUnreachable(async () => ({
+        kind: 'looked',
+        look: await lookAt(source, watched, Math.random, maxLeaves === undefined ? undefined : Number(maxLeaves)),
+      }));
       if (outcome.kind === 'looked' && outcome.look.watched) {
         const { look } = outcome;
         if (look.watched!.checkpoint !== watched.checkpoint) growthAt = Date.now();
@@ -100,8 +105,9 @@ function report(output: ReturnType<typeof createOutput>, url: string, outcome: O
   const at = new Date().toISOString();
   if (outcome.kind === 'unreachable') {
     const { reason } = outcome;
-    if (isLast) output.answer({ command: 'watch-log', ok: false, url, unreachable: reason }, () => `${at}  ${reason}`);
-    else output.note(`${at}  ${reason}; tried again later`);
+    if (isLast)
+      output.answer({ command: 'watch-log', ok: false, url, unreachable: reason }, () => `${at}  ${printable(reason)}`);
+    else output.note(`${at}  ${printable(reason)}; tried again later`);
     return;
   }
   const { report: found, head } = outcome.look;
