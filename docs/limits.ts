@@ -53,6 +53,8 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { setting: 'SVC_EXCHANGE_C_MAX_SORT_BYTES', unit: 'bytes' },
   ],
   'The proof log': [
+    of('Wait of a mirror before the mean speed of an answer counts', 'ms', 'shared/mirror/source.ts', 'GRACE_MS'),
+    of('Slowest mean of an answer to a mirror', 'bytes a second', 'shared/mirror/source.ts', 'SLOWEST_MEAN_BYTES'),
     of('Leaf', 'bytes', 'shared/proof-log/leaf.ts', 'MAX_LEAF_BYTES'),
     of('Leaves in a manifest', '', 'shared/proof-log/check-export.ts', 'MAX_LEAVES'),
     of('Row of CSV that is checked', 'bytes', 'shared/proof-log/csv-feed.ts', 'MAX_ROW_BYTES'),

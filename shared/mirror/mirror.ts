@@ -49,6 +49,8 @@ export interface MirrorOptions {
   readonly attempts?: number | undefined;
   /** The pause after the first of them, ms; default 500. It doubles. */
   readonly pauseMs?: number | undefined;
+  /** The wait for an answer's bytes beyond which their mean speed must be a kilobyte a second, ms; default 600,000. */
+  readonly graceMs?: number | undefined;
 }
 
 export interface MirrorReport extends MirrorCounts {
@@ -81,7 +83,7 @@ export async function mirror(options: MirrorOptions): Promise<MirrorReport> {
   const source = sourceOf({
     from: kind === 'lake' ? from : from.replace(/\w+\/?$/, ''),
     key: options.key,
-    ...{ signal, stallMs, attempts, pauseMs },
+    ...{ signal, stallMs, attempts, pauseMs, graceMs: options.graceMs },
   });
   await using folder = await MirrorFolder.open(to, kind, from);
   let bytes = 0;

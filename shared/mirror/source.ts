@@ -50,6 +50,8 @@ export interface SourceOptions {
   readonly attempts: number;
   /** The pause after the first of them, ms; it doubles. */
   readonly pauseMs: number;
+  /** The wait for a body beyond which its mean speed counts, ms; default GRACE_MS. */
+  readonly graceMs?: number | undefined;
 }
 
 /** @throws MirrorFault for a URL that names no source */
@@ -67,6 +69,9 @@ export function sourceOf(options: SourceOptions): Source {
   return new HttpSource(url, options);
 }
 
+/** An answer may be waited for this long, and a second more for each SLOWEST_MEAN_BYTES that came: one that drips ends. */
+const GRACE_MS = 600_000;
+const SLOWEST_MEAN_BYTES = 1024;
 const MAX_REDIRECTS = 5;
 /** A server that asks for a longer pause is taken for one that does not answer. */
 const MAX_RETRY_AFTER_MS = 300_000;
@@ -219,11 +224,13 @@ class HttpSource implements Source {
 
   async *#body(url: URL, { body }: Response, hangUp: AbortController): AsyncGenerator<Uint8Array, void, undefined> {
     if (!body) return;
-    const { signal, stallMs } = this.#options;
+    const { signal, stallMs, graceMs = GRACE_MS } = this.#options;
     const reader = body.getReader();
     let isRead = false;
+    let [received, waitedMs] = [0, 0];
     try {
       for (;;) {
+        const askedAt = performance.now();
         let timer: NodeJS.Timeout | undefined;
         const stalled = new Promise<never>((_, reject) => {
           timer = setTimeout(() => reject(new Error(`no bytes came for ${stallMs} ms`)), stallMs);
@@ -233,10 +240,18 @@ class HttpSource implements Source {
           isRead = true;
           return;
         }
+        // Only the wait for the source counts.
+        waitedMs += performance.now() - askedAt;
+        received += value.length;
+        // No broken answer: each attempt would bring a little, and no number of them would be the last.
+        if (waitedMs > graceMs + (received / SLOWEST_MEAN_BYTES) * 1000) {
+          throw new MirrorFault('unreachable', `${url} sent only ${received} bytes in ${Math.round(waitedMs)} ms`);
+        }
         yield value;
       }
     } catch (cause) {
       signal?.throwIfAborted();
+      if (cause instanceof MirrorFault) throw cause;
       const why = cause instanceof Error && cause.message.startsWith('no bytes') ? `: ${cause.message}` : '';
       throw new BrokenAnswer(`The answer of ${url} broke off${why}`, { cause });
     } finally {

@@ -155,6 +155,25 @@ describe('what a server sends is not trusted', () => {
 });
 
 describe('a server that fails', () => {
+  test('one that drips, and is never silent, is left after a stated time', async () => {
+    const dripping = createServer((_, response) => {
+      const timer = setInterval(() => response.write('{'), 2);
+      response.on('close', () => clearInterval(timer));
+    });
+    await new Promise<void>((resolve) => dripping.listen(0, '127.0.0.1', resolve));
+    try {
+      const from = `http://127.0.0.1:${(dripping.address() as AddressInfo).port}/`;
+      const stopped = AbortSignal.timeout(2000);
+      expect(await faultOf({ from, graceMs: 50, signal: stopped })).toEqual([
+        'unreachable',
+        expect.stringMatching(/sent only \d+ bytes in \d+ ms$/),
+      ]);
+    } finally {
+      dripping.closeAllConnections();
+      dripping.close();
+    }
+  });
+
   test('one that stalls is left after a while, with a clear error', async () => {
     server.faultOf = (request) => (request.path === rowsOf(FIRST) ? { stallAfter: 10 } : undefined);
     const fault = await faultOf({ stallMs: 50, attempts: 2 });
