@@ -120,14 +120,14 @@ describe('the command', () => {
 
 test('a vendor that drips, never silent and above the slowest rate, ends', async () => {
   const server = createServer((_, response) => {
-    const timer = setInterval(() => response.write(Buffer.alloc(64)), 2);
+    const timer = setInterval(() => response.write(Buffer.alloc(8)), 2);
     response.on('close', () => clearInterval(timer));
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   try {
     const url = new URL(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
     const limits = { timeoutMs: 30_000, minBytesPerSecond: 0, maxBytes: 20_000, limitName: 'test', graceMs: 60 };
-    // At most 20,000 bytes would come in any case: the drip ends before them.
+    // 4,000 bytes a second: faster than the slowest rate of a silence, and slower than the mean.
     const fetched = requestDocument({ url, ...limits }, async ({ body }) => {
       for await (const _ of body);
     });
