@@ -1,5 +1,8 @@
 /** Pages that build themselves, in a real Chromium: what it then shows is read, kept and proved like any document. */
 import { readdir, readFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { pageBrowser } from '../../pipelines/sources/etf/browser.ts';
@@ -57,6 +60,31 @@ givenTool(CHROMIUM).describe('chromium', () => {
     expect(json, stderr).toBeDefined();
     return json.units as Json[];
   };
+  test('a redirect to an address inside is not taken', async () => {
+    // Any that is not a loopback one: the machine's own.
+    const inside = Object.values(networkInterfaces())
+      .flatMap((found) => found ?? [])
+      .find(({ internal, family }) => !internal && family === 'IPv4')?.address;
+    if (inside === undefined) return;
+    const server = createServer((request, response) => {
+      const { port } = server.address() as AddressInfo;
+      if (request.url === '/moved') response.writeHead(302, { location: `http://${inside}:${port}/` }).end();
+      else response.end('<html>inside</html>');
+    });
+    await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
+    try {
+      const { port } = server.address() as AddressInfo;
+      const options = { path: CHROMIUM.path, timeoutMs: 20_000, signal: AbortSignal.timeout(60_000) };
+      await using browser = pageBrowser(options);
+      const page = (path: string) => browser.document(new URL(`http://127.0.0.1:${port}/${path}`));
+      expect((await page('')).toString()).toContain('inside');
+      await expect(page('moved')).rejects.toThrow('address: it is not followed');
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  });
+
   const good = (ticker: string) => documentOf(ticker, dayOf(ticker, DAY));
 
   test('reads tables made by scripts, and the answers a page asks its service for', async () => {

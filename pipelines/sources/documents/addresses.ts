@@ -107,6 +107,12 @@ export function checkHost({ hostname }: URL, base: string | undefined): void {
   if (!isAllowed(kind, base)) throw new AddressRefused(hostname, hostname, kind);
 }
 
+/** Refuses an address that a host was found to have. @throws AddressRefused */
+export function checkAddress(host: string, address: string, base: string | undefined): void {
+  const kind = kindOfAddress(address);
+  if (!isAllowed(kind, base)) throw new AddressRefused(host, address, kind);
+}
+
 type Lookup = (
   host: string,
   options: LookupOptions,

@@ -4,7 +4,8 @@
  */
 import type { Browser, Page, Response } from 'playwright-core';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
-import { displayUrl } from '../documents/locations.ts';
+import { checkAddress } from '../documents/addresses.ts';
+import { displayUrl, isFollowed } from '../documents/locations.ts';
 import type { IssuerDocument } from './issuers/issuer.ts';
 
 export interface PageBrowser extends AsyncDisposable {
@@ -94,6 +95,7 @@ async function answersOf(
     const at = new URL(response.url());
     const name = at.searchParams.get(parameter) ?? '';
     if (!at.href.includes(path) || !names.includes(name) || !response.ok()) return;
+    await checkWay(response);
     found.set(name, await response.json());
     if (found.size === names.length) done.resolve();
   };
@@ -111,8 +113,30 @@ async function answersOf(
   return Buffer.from(JSON.stringify({ final_url: page.url(), operations }));
 }
 
+/**
+ * Holds the redirects that led to a response to the rule of all documents. Chromium has sent the requests by then; what they answer
+ * is not taken. @throws AddressRefused
+ */
+async function checkWay(response: Response): Promise<void> {
+  const way: Response[] = [];
+  for (let request = response.request() as ReturnType<Response['request']> | null; request; ) {
+    const answer = await request.response();
+    if (answer) way.unshift(answer);
+    request = request.redirectedFrom();
+  }
+  const base = (await way[0].serverAddr())?.ipAddress;
+  for (const [at, next] of way.entries()) {
+    if (at === 0) continue;
+    const [from, to] = [new URL(way[at - 1].url()), new URL(next.url())];
+    const found = (await next.serverAddr())?.ipAddress;
+    if (!isFollowed(from, to)) throw new Error(`redirects to ${to.protocol}//, which is not followed`);
+    if (found !== undefined) checkAddress(to.hostname, found, base);
+  }
+}
+
 async function visit(page: Page, url: URL): Promise<void> {
   const response = await page.goto(url.href, { waitUntil: 'load' });
+  if (response) await checkWay(response);
   const status = response?.status() ?? 0;
   if (status === 404 || status === 410) {
     throw new TidemarkError('SOURCE_NOT_FOUND', `${displayUrl(url)} answered ${status}`);
