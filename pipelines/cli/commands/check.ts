@@ -291,7 +291,7 @@ async function filesOf(
     seen.add(path);
     if (!(await isFile(path))) throw invalid(`${path}, which the manifest lists, is not there`);
     const { size } = await stat(path);
-    // One that was edited is told by its digest; one that may be any amount larger is not read for it.
+    // The digest names a file that was edited; one that is larger by any amount is not read for it.
     if (size > 2 * bytes + SPARE_BYTES) {
       report.faults.push(`${name} has ${size} bytes, and ${bytes} in the manifest`);
       continue;
