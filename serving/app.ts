@@ -17,7 +17,7 @@ import { ExportService } from './exports/service.ts';
 import { Cors, RefusalLog } from './http/access.ts';
 import { answerProblem, ClientGone } from './http/answer.ts';
 import { Caller, Callers, KeyWatch } from './http/caller.ts';
-import { discardBody, parseTarget } from './http/request.ts';
+import { awaitUnreadBody, lacksLength, parseTarget } from './http/request.ts';
 import { type Exchange, type Route, routerOf } from './http/routes.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { KeyLimits } from './limits/key-limits.ts';
@@ -297,7 +297,7 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
         response.destroy();
         return;
       }
-      await discardBody(request);
+      await awaitUnreadBody(request);
       const key: string | null = context.state.caller?.name ?? null;
       if (error instanceof Problem) {
         if (key !== null) metrics.keyRefusal(key, error.code);
@@ -329,6 +329,12 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
       if (!response.writableFinished) gone.abort(new ClientGone());
     });
     state.route = route.path;
+    if (lacksLength(request)) {
+      throw new Problem(
+        'HTTP_LENGTH_REQUIRED',
+        'The request has neither Content-Length nor Transfer-Encoding, so the end of its body is unknown. Send one of them.',
+      );
+    }
     const { url, requestId } = state;
     let caller = Caller.ANONYMOUS;
     let endRead = () => {};

@@ -5,9 +5,9 @@ import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
-import { DEDICATED } from './http/answer.ts';
+import { DEDICATED, LAST } from './http/answer.ts';
 import { listenOnFree, type PortHolders } from './http/port.ts';
-import { discardBody } from './http/request.ts';
+import { announcesBody, awaitUnreadBody, discardBody, lacksLength } from './http/request.ts';
 
 // An `import` would read all names, also `WebSocket`, and so load undici and HTTP/2: 60 ms of CPU at each start.
 const { createServer, STATUS_CODES } = process.getBuiltinModule('node:http');
@@ -38,6 +38,8 @@ export class Connections {
   readonly #busy = new Map<Socket, Set<PendingRequest>>();
   /** Connections that became event streams: they have a limit of their own, so they neither count nor give way here. */
   readonly #dedicated = new Map<Socket, ServerResponse>();
+  /** Connections that close after an answer that is known: whatever else they send is not answered. */
+  readonly #lastAnswered = new WeakSet<Socket>();
   #closing = false;
 
   constructor(rules: ConnectionRules) {
@@ -75,7 +77,20 @@ export class Connections {
 
   /** The server refused the request. Its connection counts as idle at once, although the rest of its body is still read. */
   refused(exchange: PendingRequest): void {
-    this.#done(exchange, exchange.request.socket);
+    const { socket } = exchange.request;
+    this.#lastAnswered.add(socket);
+    this.#done(exchange, socket);
+  }
+
+  /** The answer to this request is the last one of its connection, whatever bytes follow it. */
+  closesAfter({ request, response }: PendingRequest): void {
+    response.setHeader('Connection', 'close');
+    this.#lastAnswered.add(request.socket);
+  }
+
+  /** Whether what the connection still sends, faulty or late, gets no answer of its own. */
+  hasLastAnswer(socket: Socket): boolean {
+    return this.#lastAnswered.has(socket);
   }
 
   /** The answer is an event stream. Its connection serves nothing else and closes with it. */
@@ -229,6 +244,11 @@ export async function listen(
     // More bytes behind the last request of a connection, which closes in a moment. A reset fails while the socket is being
     // ended (libuv: EINVAL), and its descriptor would stay open for good.
     if (socket.writableEnded) return;
+    if (connections.hasLastAnswer(socket)) {
+      // The answer is written, and no body follows that the client would have to be rid of first.
+      if (!connections.isAnswering(socket)) socket.end();
+      return;
+    }
     // Node's 400 would end up inside the answer; a body that ends with its connection would then even look complete.
     if (connections.isAnswering(socket)) socket.resetAndDestroy();
     else refuser.broken(error, socket);
@@ -265,11 +285,20 @@ function answering(answer: RequestListener, connections: Connections, refuser: R
     const exchange = { request, response };
     const hasRoom = connections.busy(exchange);
     response.once(DEDICATED, () => connections.dedicate(exchange));
+    response.once(LAST, () => connections.refused(exchange));
+    // The body of such a request would be taken for the next request, and Node's refusal of it would break this answer.
+    if (lacksLength(request)) connections.closesAfter(exchange);
     const hosts = hostsOf(request);
     if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
       refuse(exchange, 'HTTP_REQUEST_MALFORMED', `The request has ${hosts} Host headers. Send exactly one.`);
     } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
       refuse(exchange, 'HTTP_CONNECTION_LIMIT_REACHED', 'The service answers other requests first. Try again later.');
+    } else if (request.method !== 'POST' && announcesBody(request)) {
+      // No route reads it. Answered before it arrived, the request would time out later: a second answer.
+      void awaitUnreadBody(request).then(() => {
+        if (!request.complete) connections.closesAfter(exchange);
+        answer(request, response);
+      });
     } else answer(request, response);
   };
 }
@@ -296,7 +325,7 @@ class Refuser {
     this.#lingerMs = lingerMs;
   }
 
-  /** Writes the whole answer at once. The connection closes after the request's body has arrived, or after 5 s. */
+  /** Writes the whole answer at once. The connection closes after the request's body has arrived, or after 4 s. */
   async request({ request, response }: PendingRequest, code: ProblemCode, detail: string): Promise<void> {
     const { status, headers, body } = this.#refusal(new Problem(code, detail), request.socket);
     response.writeHead(status, headers);

@@ -11,6 +11,7 @@ export const PROBLEMS = {
   // HTTP
   HTTP_REQUEST_MALFORMED: { status: 400, title: 'The bytes are not an HTTP request' },
   HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
+  HTTP_LENGTH_REQUIRED: { status: 411, title: 'The request does not give the length of its body' },
   HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
   HTTP_CONNECTION_LIMIT_REACHED: { status: 503, title: 'Too many requests are under way', retryAfter: 1 },
   HTTP_VERSION_UNSUPPORTED: { status: 505, title: 'HTTP/1.0 cannot show the end of this answer' },

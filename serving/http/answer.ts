@@ -6,12 +6,16 @@ import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { ContractViolation, ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { mediaQuality } from '../render/representations.ts';
 import { breakOff } from '../render/response.ts';
+import { discardBody } from './request.ts';
 import type { Exchange } from './routes.ts';
 
 const JSON_TYPE = 'application/json';
 
 /** A response emits this event when it becomes an event stream: its connection then counts among no others. */
 export const DEDICATED = 'dedicated';
+
+/** A response emits this event when it refuses a request whose body has not arrived: it is the last of its connection. */
+export const LAST = 'last';
 
 /** @throws Problem NOT_ACCEPTABLE */
 export function requireAccept(request: IncomingMessage, mediaType: string): void {
@@ -68,12 +72,21 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
     return;
   }
   const body = Buffer.from(JSON.stringify(problem.body(requestId)));
+  // The rest of the body may come later or never, so nothing tells where the next request begins.
+  const isLast = !response.req.complete;
   response.writeHead(problem.status, {
     ...problem.headers,
     'Content-Type': 'application/problem+json',
     'Content-Length': String(body.length),
+    ...(isLast && { Connection: 'close' }),
   });
-  response.end(body);
+  if (!isLast) {
+    response.end(body);
+    return;
+  }
+  response.emit(LAST);
+  response.write(body);
+  void discardBody(response.req).then(() => response.end());
 }
 
 /** An answer that shows its end neither by itself nor by its length. @param what is the answer, as the subject of a sentence. */

@@ -98,7 +98,9 @@ const CHUNK_BYTES = 256 * 1024;
 /** @throws Problem EXPORT_PRECONDITION_FAILED, EXPORT_RANGE_NOT_SATISFIABLE, ClientGone */
 export async function sendFile({ request, response, signal }: Exchange, file: SentFile): Promise<void> {
   const { bytes, etag, modifiedMs } = file;
-  const wanted = wantedOf(request.headers, file);
+  // Range is defined for GET alone (RFC 9110, 14.2).
+  const conditions = request.method === 'HEAD' ? { ...request.headers, range: undefined } : request.headers;
+  const wanted = wantedOf(conditions, file);
   const common = { ETag: etag, 'Last-Modified': new Date(modifiedMs).toUTCString(), 'Accept-Ranges': 'bytes' };
   if (wanted.kind === 'precondition_failed') {
     throw new Problem(
@@ -115,7 +117,8 @@ export async function sendFile({ request, response, signal }: Exchange, file: Se
     });
   }
   if (wanted.kind === 'not_modified') {
-    response.writeHead(304, common).end();
+    const cache = file.headers['Cache-Control'];
+    response.writeHead(304, { ...common, ...(cache !== undefined && { 'Cache-Control': cache }) }).end();
     return;
   }
   const [first, last] = wanted.kind === 'part' ? [wanted.first, wanted.last] : [0, bytes - 1];

@@ -5,7 +5,8 @@ import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
 import { datasetsAnswer, describeDataset, KNOWN, readAvailability } from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
-import { answerJson, requireJson } from '../http/answer.ts';
+import { requireJson } from '../http/answer.ts';
+import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Route, type RouteDoc } from '../http/routes.ts';
 import { reportRights } from '../rights/gate.ts';
@@ -25,7 +26,8 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       summary: 'All datasets: fields, units, rights, and proved coverage',
       doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment. A named key sees the datasets that it covers.',
       query: NO_PARAMETERS,
-      answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer } }],
+      headers: ['If-None-Match'],
+      answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer }, headers: TAGGED }, UNCHANGED],
       problems: ['QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
       examples: [{ title: 'All datasets' }],
     }),
@@ -40,7 +42,12 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
           const holdsReal = available.partitions > 0 && !available.synthetic;
           return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
         });
-      answerJson(exchange, { datasets, operators: OPERATORS_OF, known: KNOWN });
+      const answer = Buffer.from(JSON.stringify({ datasets, operators: OPERATORS_OF, known: KNOWN }));
+      await answerDocument(exchange, answer, {
+        'Content-Type': 'application/json',
+        // Rights and availability are those of this moment, and those of the key.
+        'Cache-Control': 'private, no-cache',
+      });
     },
   };
 }

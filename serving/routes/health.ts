@@ -5,7 +5,8 @@
 import { z } from 'zod';
 import { answerTo, CHALLENGE_HEADER, IDENTITY_HEADER } from '../../shared/service-identity.ts';
 import { Problem } from '../contract/problems.ts';
-import { answerBytes, answerJson } from '../http/answer.ts';
+import { answerJson } from '../http/answer.ts';
+import { answerCompressed } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Route, RouteDoc } from '../http/routes.ts';
 import type { Metrics } from '../monitoring/metrics.ts';
@@ -88,7 +89,7 @@ export function metricsRoute(metrics: Metrics): Route {
     async handle(exchange) {
       queryParams(exchange.url, NO_PARAMETERS);
       const body = Buffer.from(await metrics.text());
-      answerBytes(exchange, body, { 'Content-Type': metrics.contentType, 'Cache-Control': 'no-store' });
+      await answerCompressed(exchange, body, { 'Content-Type': metrics.contentType, 'Cache-Control': 'no-store' });
     },
   };
 }

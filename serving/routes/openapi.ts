@@ -1,6 +1,7 @@
 /** GET /openapi.json and /docs: the contract for programs and for people, built on the first request. */
 import { readFileSync } from 'node:fs';
-import { answerBytes, requireAccept } from '../http/answer.ts';
+import { requireAccept } from '../http/answer.ts';
+import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import { type About, type Documented, documented, openapiDocument } from '../openapi/document.ts';
@@ -76,7 +77,8 @@ function fixed(path: string, type: string, make: () => string, { what, headers, 
       ...doc,
       tag: 'service',
       query: NO_PARAMETERS,
-      answers: [{ doc: what, content: { [type]: {} } }],
+      headers: ['If-None-Match'],
+      answers: [{ doc: what, content: { [type]: {} }, headers: TAGGED }, UNCHANGED],
       problems: ['QUERY_CONTRACT_ERROR'],
       examples: [{ title: path }],
     }),
@@ -84,7 +86,7 @@ function fixed(path: string, type: string, make: () => string, { what, headers, 
       requireAccept(exchange.request, type);
       queryParams(exchange.url, NO_PARAMETERS);
       body ??= Buffer.from(make());
-      answerBytes(exchange, body, {
+      await answerDocument(exchange, body, {
         'Content-Type': type === 'application/json' ? type : `${type}; charset=utf-8`,
         'Cache-Control': 'no-cache',
         ...headers,

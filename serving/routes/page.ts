@@ -3,14 +3,13 @@
  * Its files are its own and the chart library of its package, read on the first request.
  */
 
-import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Problem } from '../contract/problems.ts';
-import { answerBytes, requireAccept } from '../http/answer.ts';
+import { requireAccept } from '../http/answer.ts';
+import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
-import { type AnswerDoc, type Exchange, type Route, type RouteDoc, VALIDATOR_HEADERS } from '../http/routes.ts';
-import { isTagged } from '../http/send-file.ts';
+import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 
 const TYPES = {
   '.html': 'text/html',
@@ -61,9 +60,6 @@ const HEADERS = {
   'Referrer-Policy': 'no-referrer',
 } as const;
 
-const TAGGED = { ETag: VALIDATOR_HEADERS.ETag };
-const UNCHANGED: AnswerDoc = { status: 304, doc: 'The client already has the file.', content: {}, headers: TAGGED };
-
 const INDEX = 'index.html';
 
 export function pageRoutes(): Route[] {
@@ -85,7 +81,7 @@ export function pageRoutes(): Route[] {
       }),
       async handle(exchange) {
         requireAccept(exchange.request, 'text/html');
-        answerFile(exchange, INDEX);
+        await answerFile(exchange, INDEX);
       },
     },
     {
@@ -111,20 +107,15 @@ export function pageRoutes(): Route[] {
   ];
 }
 
-function answerFile(exchange: Exchange, name: string): void {
+async function answerFile(exchange: Exchange, name: string): Promise<void> {
   const file = pageFile(name);
   if (!file) throw new Problem('ROUTE_NOT_FOUND', 'The page has no file of this name. Open the page at GET /.');
   const { type, body } = file;
   queryParams(exchange.url, NO_PARAMETERS);
   // Browsers revalidate the file every time and receive it only when it changed: a reload gets an upgrade.
-  const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`;
-  const headers = { ...HEADERS, ETag: etag, 'Cache-Control': 'no-cache' };
-  if (isTagged(exchange.request.headers['if-none-match'] ?? '', etag)) {
-    exchange.response.writeHead(304, headers).end();
-    return;
-  }
-  answerBytes(exchange, body, {
-    ...headers,
+  await answerDocument(exchange, body, {
+    ...HEADERS,
+    'Cache-Control': 'no-cache',
     'Content-Type': type.startsWith('image/') ? type : `${type}; charset=utf-8`,
   });
 }

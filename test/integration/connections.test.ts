@@ -12,7 +12,7 @@ import { RefusalLog } from '../../serving/http/access.ts';
 import { parseTarget } from '../../serving/http/request.ts';
 import { type ConnectionLimits, listen } from '../../serving/server.ts';
 import { verifyAudit } from '../../shared/audit/verify.ts';
-import { eventually, startServing } from '../support/serving.ts';
+import { API_KEY, eventually, startServing } from '../support/serving.ts';
 
 interface Front extends AsyncDisposable {
   readonly port: number;
@@ -276,6 +276,85 @@ describe('what is no request', () => {
     front.release();
     const answer = await text(socket);
     expect(answer).toMatch(/the first half,\r\nf\r\nthe second half\r\n0\r\n\r\nHTTP\/1\.1 400 /);
+  });
+});
+
+describe('one request has one final answer, and what cannot be told from the next request is not taken for one', () => {
+  const NO_DATABASE = { databaseUrl: 'postgres://none@127.0.0.1:1/none' };
+  const post = (path: string, more: string) => `POST ${path} HTTP/1.1\r\nHost: x\r\n${more}\r\n`;
+  const TEN = 'Content-Length: 10\r\n';
+
+  test('an answer before the body was followed by a 408 that nobody asked for', async () => {
+    const limits = { headersTimeoutMs: 1300, requestTimeoutMs: 1300, checkIntervalMs: 20 };
+    await using serving = await startServing({ ...NO_DATABASE, connections: limits });
+    const port = Number(new URL(serving.url).port);
+    const silent = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+    silent.write('GET');
+    const timedOut = once(silent, 'data');
+    const cases: readonly (readonly [number, string, string])[] = [
+      [409, post('/v1/raw/query', TEN), 'x'.repeat(10)],
+      [409, post('/v1/raw/export', `${TEN}Expect: 100-continue\r\n`), 'x'.repeat(10)],
+      [404, post('/nowhere', `${TEN}Expect: 100-continue\r\n`), 'x'.repeat(10)],
+      [405, post('/healthz', 'Transfer-Encoding: chunked\r\n'), '0\r\n\r\n'],
+      [405, get('/v1/raw/query', `${TEN}Expect: 100-continue\r\n`), 'x'.repeat(10)],
+      [400, post('/v1/raw/query', `${TEN}Host: y\r\n`), 'x'.repeat(10)],
+      // Faulty chunks after the refusal had a second one for an answer.
+      [400, post('/v1/raw/query', 'Transfer-Encoding: chunked\r\nHost: y\r\n'), 'no chunk\r\n\r\n'],
+      [200, get('/healthz', TEN), ''],
+    ];
+    await Promise.all(
+      cases.map(async ([status, head, rest]) => {
+        const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+        socket.write(head);
+        let received = '';
+        socket.on('data', (chunk) => {
+          received += chunk;
+        });
+        await once(socket, 'data');
+        expect(received).toMatch(new RegExp(`^HTTP/1\\.1 ${status} `));
+        expect(received).toMatch(/\r\nConnection: close\r\n/i);
+        const ended = socket.readableEnded ? undefined : once(socket, 'end');
+        expect(String((await timedOut)[0])).toMatch(/^HTTP\/1\.1 408 /);
+        if (rest !== '' && !socket.readableEnded) socket.write(rest);
+        await ended;
+        expect(received.match(/HTTP\/1\.1 /g)).toHaveLength(1);
+        socket.destroy();
+      }),
+    );
+    silent.destroy();
+  });
+
+  test('a body that comes with the refusal, or with a request that takes none, leaves the connection open', async () => {
+    await using serving = await startServing(NO_DATABASE);
+    const ten = 'x'.repeat(10);
+    const sent = [post('/v1/raw/query', TEN), ten, get('/healthz', TEN), ten, get('/healthz', 'Connection: close\r\n')];
+    const answers = await answerOf(Number(new URL(serving.url).port), sent.join(''));
+    expect(answers.match(/HTTP\/1\.1 \d+/g)).toEqual(['HTTP/1.1 409', 'HTTP/1.1 200', 'HTTP/1.1 200']);
+  });
+
+  test('a POST without a length was reset when its body came', async () => {
+    await using serving = await startServing(NO_DATABASE);
+    const port = Number(new URL(serving.url).port);
+    const { json } = await serving.send({ method: 'GET', path: '/openapi.json', key: null });
+    const paths = Object.keys(json.paths).filter((path) => json.paths[path].post);
+    expect(paths).toContain('/v1/raw/query');
+    const body = '{"sources":["exchange_a_spot_trades"]}';
+    for (const path of paths) {
+      // The last body would pass for another request.
+      for (const [key, rest] of [
+        [API_KEY, body],
+        [API_KEY, ''],
+        ['wrong', body],
+        [API_KEY, get('/healthz')],
+      ]) {
+        const answer = await answerOf(port, post(path, `X-API-Key: ${key}\r\n`) + rest);
+        expect(answer).toMatch(/^HTTP\/1\.1 411 Length Required\r\n/);
+        expect(answer).toMatch(/\r\nConnection: close\r\n/i);
+        expect(JSON.parse(answer.split('\r\n\r\n')[1])).toMatchObject({ code: 'HTTP_LENGTH_REQUIRED', status: 411 });
+      }
+    }
+    expect(await answerOf(port, `${post('/nowhere', '')}${body}`)).toMatch(/^HTTP\/1\.1 404 /);
+    expect(await answerOf(port, `${post('/healthz', '')}${body}`)).toMatch(/^HTTP\/1\.1 405 /);
   });
 });
 

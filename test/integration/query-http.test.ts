@@ -1,6 +1,7 @@
 /** The HTTP side of the contract: routes, key, body, envelope, and every way to ask wrongly. */
 import { connect as connectSocket } from 'node:net';
-import { text } from 'node:stream/consumers';
+import { buffer, text } from 'node:stream/consumers';
+import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { PROBLEMS } from '../../serving/contract/problems.ts';
@@ -109,6 +110,43 @@ describe('routes', () => {
     ]) {
       expect((await serving.query(OK, { Accept: accept })).status).toBe(200);
     }
+  });
+});
+
+describe('long texts were sent as they are, to each who had them already', () => {
+  const DECODE = { zstd: zstdDecompressSync, gzip: gunzipSync } as const;
+  const ask = async (path: string, headers: Record<string, string>, method = 'GET') => {
+    const answer = await serving.open({ method, path, headers });
+    return { status: answer.statusCode, headers: answer.headers, body: await buffer(answer) };
+  };
+
+  test.each(['/openapi.json', '/docs', '/docs/docs.css', '/v1/datasets', '/', '/page/main.js'])('%s', async (path) => {
+    const plain = await ask(path, {});
+    expect(plain.headers['content-encoding']).toBeUndefined();
+    const tags = new Set([plain.headers.etag]);
+    for (const coding of ['zstd', 'gzip'] as const) {
+      const { status, headers, body } = await ask(path, { 'Accept-Encoding': coding });
+      expect([status, headers['content-encoding'], headers.vary]).toEqual([200, coding, 'Accept-Encoding']);
+      expect(DECODE[coding](body).equals(plain.body)).toBe(true);
+      tags.add(headers.etag);
+      expect((await ask(path, { 'Accept-Encoding': coding }, 'HEAD')).headers.etag).toBe(headers.etag);
+      const again = await ask(path, { 'Accept-Encoding': coding, 'If-None-Match': headers.etag! });
+      expect([again.status, again.body.length, again.headers.etag]).toEqual([304, 0, headers.etag]);
+      expect([again.headers.vary, again.headers['cache-control']]).toEqual([headers.vary, headers['cache-control']]);
+    }
+    // Other bytes have another tag.
+    expect([tags.size, tags.has(undefined)]).toEqual([3, false]);
+    expectProblem(
+      await serving.send({ method: 'GET', path, headers: { 'Accept-Encoding': 'identity;q=0, br' } }),
+      406,
+      'NOT_ACCEPTABLE',
+    );
+  });
+
+  test('/metrics, whose numbers change with each look, has no tag', async () => {
+    const { headers, body } = await ask('/metrics', { 'Accept-Encoding': 'gzip' });
+    expect([headers['content-encoding'], headers.vary, headers.etag]).toEqual(['gzip', 'Accept-Encoding', undefined]);
+    expect(gunzipSync(body).toString()).toContain('# HELP tidemark_');
   });
 });
 

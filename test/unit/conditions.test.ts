@@ -1,7 +1,12 @@
 /** Conditional requests for a file, by the order that RFC 9110, 13.2.2 gives their conditions. */
-import type { IncomingHttpHeaders } from 'node:http';
+
+import { once } from 'node:events';
+import { open } from 'node:fs/promises';
+import { createServer, type IncomingHttpHeaders } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { describe, expect, test } from 'vitest';
-import { wantedOf } from '../../serving/http/send-file.ts';
+import type { Exchange } from '../../serving/http/routes.ts';
+import { sendFile, wantedOf } from '../../serving/http/send-file.ts';
 
 const ETAG = '"abc"';
 const MODIFIED = 'Wed, 01 May 2024 12:00:00 GMT';
@@ -42,4 +47,30 @@ test('what a client has already is not sent again, whatever the form of its tag'
     expect(kindOf({ 'if-none-match': tags })).toBe('not_modified');
   expect(kindOf({ 'if-none-match': '"x"', 'if-modified-since': AFTER })).toBe('whole');
   expect(kindOf({ 'if-modified-since': MODIFIED })).toBe('not_modified');
+});
+
+test('HEAD was 206 with Range, which is defined for GET alone; 304 lacked the Cache-Control of its 200', async () => {
+  await using handle = await open(new URL(import.meta.url));
+  const signal = new AbortController().signal;
+  const server = createServer((request, response) => {
+    const headers = { 'Cache-Control': 'private, no-cache' };
+    void sendFile({ request, response, signal } as Exchange, { ...STATE, handle, headers, stallTimeoutMs: 10_000 });
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const ask = async (method: string, headers: Record<string, string>) => {
+    const answer = await fetch(url, { method, headers: { Connection: 'close', ...headers } });
+    await answer.arrayBuffer();
+    const of = (name: string) => answer.headers.get(name);
+    return [answer.status, of('content-length'), of('content-range'), of('cache-control')];
+  };
+  const cache = 'private, no-cache';
+  expect(await ask('GET', { Range: 'bytes=2-4' })).toEqual([206, '3', 'bytes 2-4/10', cache]);
+  for (const range of ['bytes=2-4', 'bytes=99-']) {
+    expect(await ask('HEAD', { Range: range, 'If-Range': ETAG })).toEqual([200, '10', null, cache]);
+  }
+  for (const method of ['GET', 'HEAD']) {
+    expect(await ask(method, { 'If-None-Match': ETAG })).toEqual([304, null, null, cache]);
+  }
+  server.close();
 });
