@@ -140,17 +140,31 @@ export function contractProblem(errors: readonly ContractFault[], code: ProblemC
   return new Problem(code, sentence.endsWith('?') ? sentence : `${sentence}.`, { errors });
 }
 
+/** Of an absolute target, all before its path. */
+const ORIGIN = /^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i;
+/** A slash of either kind, encoded. */
+const ENCODED_SLASH = /%2f|%5c/i;
+
 /**
  * Parses a request target: a path, or an absolute URL as clients send it to proxies. The host of the result has no
- * meaning.
- * @throws Problem HTTP_REQUEST_MALFORMED
+ * meaning. A path counts as it is written: a proxy that has a rule for `/v1/ops` must see the same path as this service, and
+ * may read `/v1\ops`, `/v1/x/../ops`, `/v1/%2e/ops` and `/v1/x%2f..%2fops` as other ones.
+ * @throws Problem HTTP_REQUEST_MALFORMED, or ROUTE_NOT_FOUND for a path that would be resolved to another
  */
 export function parseTarget(target: string): URL {
   // A path cannot fail: the service appends it to a host, so that `//a` is a path too.
   const url = URL.parse(target.startsWith('/') ? `http://service${target}` : target, 'http://service');
-  if (url) return url;
+  if (!url) {
+    throw new Problem(
+      'HTTP_REQUEST_MALFORMED',
+      'The request target is not a URL. Send a path such as /healthz, or an absolute http URL.',
+    );
+  }
+  const [path] = target.replace(ORIGIN, '').split('?', 1);
+  const isAsWritten = url.pathname === (path === '' ? '/' : path) && !ENCODED_SLASH.test(path);
+  if (isAsWritten || target === '*') return url;
   throw new Problem(
-    'HTTP_REQUEST_MALFORMED',
-    'The request target is not a URL. Send a path such as /healthz, or an absolute http URL.',
+    'ROUTE_NOT_FOUND',
+    'The path has a backslash, a dot segment, an encoded slash, a fragment or a character that a URL encodes. The service resolves none of them. Send the path as it is documented.',
   );
 }

@@ -376,6 +376,56 @@ describe('request targets', () => {
     expect(parseTarget(target)).toMatchObject({ pathname, search });
   });
 
+  /** Each was answered as the path that it resolves to, past a proxy's rule for that path. */
+  const RESOLVED = [
+    ['/v1\\raw\\query', '\\v1\\raw\\query', '/v1/raw\\query', '/v1\\/raw/query', '/v1/raw/query\\..\\query'],
+    [
+      '/v1/x/../raw/query',
+      '/v1/./raw/query',
+      '/v1/raw/query/.',
+      '/v1/raw/x/..',
+      '/../v1/raw/query',
+      '/v1/raw/query/x/..',
+    ],
+    [
+      '/v1/%2e/raw/query',
+      '/v1/x/%2e%2e/raw/query',
+      '/v1/x/%2E./raw/query',
+      '/v1/x/.%2e/raw/query',
+      '/%2e/v1/raw/query',
+    ],
+    ['/v1%2fraw%2fquery', '/v1/raw%2Fquery', '/v1%5craw/query', '/v1/raw%5Cquery', '/v1/x%2f..%2fraw/query'],
+    ['/v1/raw/query#', '/v1/raw/query#x', '/v1/raw/query#?x', '/v1/raw/q\tuery', '/v1/raw/query\t', '/v1/raw/\fquery'],
+    ['/v1/r%61w/query', '//v1/raw/query', '/v1//raw/query', '/V1/raw/query'],
+    ['http://a/v1\\raw\\query', 'http://a\\v1/raw/query', 'http://a/v1/x/../raw/query', 'http://a/v1/raw/%2e/query'],
+    ['http:\\\\a/v1/raw/query', 'http:/v1/raw/query', 'http:///v1/raw/query', 'x://a/v1/./raw/query'],
+  ].flat();
+
+  test.each(RESOLVED)('%j is no other path', async (target) => {
+    await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none' });
+    const port = Number(new URL(serving.url).port);
+    const head = `POST ${target} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nX-API-Key: ${API_KEY}\r\n`;
+    const answer = await answerOf(port, `${head}Connection: close\r\n\r\n{}`);
+    // What Node's parser takes for no target, or for one without a host, is no request at all.
+    expect(answer).toMatch(/^HTTP\/1\.1 40[04] /);
+    expect(JSON.parse(answer.split('\r\n\r\n')[1]).code).toMatch(/^(ROUTE_NOT_FOUND|HTTP_REQUEST_MALFORMED)$/);
+  });
+
+  test('an encoded slash parts no segments, and the index of a tile is no exception', async () => {
+    await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none' });
+    for (const path of [
+      '/v1/proofs/tile/0/000.p%2f1',
+      '/v1/proofs/tile/0/x001%2F067',
+      '/page/%2e%2e%2fmain.js',
+      '/page/x%5cmain.js',
+    ]) {
+      const { status, json } = await serving.send({ method: 'GET', path, key: null });
+      expect([status, json.code]).toEqual([404, 'ROUTE_NOT_FOUND']);
+    }
+    const query = await serving.send({ method: 'GET', path: '/healthz?a=..%2f..\\', key: null });
+    expect(query.status).toBe(200);
+  });
+
   test('one that cannot be parsed is 400 before the key is looked at, not 500', async () => {
     // Nothing of this asks the database.
     await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none' });
