@@ -40,6 +40,8 @@ export interface RowsExport extends FileRequest {
   readonly filters?: readonly Filter<string>[];
   readonly view_id?: string;
   readonly view_version?: number;
+  /** Of CSV only: an apostrophe comes before texts that a spreadsheet would take for formulas. */
+  readonly csv_formulas?: 'escape';
   /** For ETF and macro: the values as they were known then. */
   readonly as_of?: string;
   /** Makes the service refuse an export with warnings, at submit and when it runs. */

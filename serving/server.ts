@@ -7,7 +7,7 @@ import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
 import { DEDICATED, LAST } from './http/answer.ts';
 import { listenOnFree, type PortHolders } from './http/port.ts';
-import { announcesBody, awaitUnreadBody, discardBody, lacksLength } from './http/request.ts';
+import { announcesBody, awaitUnreadBody, discardBody, lacksLength } from './http/unread-body.ts';
 
 // An `import` would read all names, also `WebSocket`, and so load undici and HTTP/2: 60 ms of CPU at each start.
 const { createServer, STATUS_CODES } = process.getBuiltinModule('node:http');

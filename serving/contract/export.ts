@@ -13,6 +13,8 @@ import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type 
 import {
   body as bodyOf,
   type Columns,
+  type CsvFormulas,
+  csvFormulas,
   documentedBody,
   faultsOf,
   integer,
@@ -46,6 +48,7 @@ export interface ExportRequest {
   readonly mode: Mode;
   readonly format: ExportFormat;
   readonly compression: Compression;
+  readonly csvFormulas?: CsvFormulas;
   readonly strict: boolean;
   readonly window: Window;
   readonly subject: ExportSubject;
@@ -77,8 +80,22 @@ const COMPRESSION_OF_FORMAT: Rule = {
   },
 };
 
+const FORMULAS_OF_CSV: Rule = {
+  faults: ({ format, csv_formulas }) =>
+    csv_formulas !== undefined && format === 'parquet'
+      ? [
+          {
+            pointer: '/csv_formulas',
+            message: 'is of CSV alone; Parquet has no cells that a spreadsheet takes for formulas',
+          },
+        ]
+      : [],
+  schema: whereIs('format', 'parquet', properties({ csv_formulas: false })),
+};
+const FILE_RULES: readonly Rule[] = [COMPRESSION_OF_FORMAT, FORMULAS_OF_CSV];
+
 const RULES: readonly Rule[] = [
-  COMPRESSION_OF_FORMAT,
+  ...FILE_RULES,
   needsOneOf(SELECTORS, `must have exactly one of ${SELECTORS.join(', ')}`),
   ...rawRules(
     POINTER,
@@ -100,6 +117,7 @@ const fileKeys = {
     .meta({
       description: 'Of Parquet `zstd` (default), `snappy` or `none`; of CSV `none` (default), `gzip` or `zstd`.',
     }),
+  csv_formulas: csvFormulas,
   auth_token: z.string({ error: 'must be a string' }).optional().meta({
     description: 'Refused: an export cannot run with a caller’s own storage credentials.',
     deprecated: true,
@@ -127,7 +145,7 @@ const rowKeys = (columns: Columns | undefined) => ({
 const exportBody = (columns: Columns | undefined) => bodyOf(rowKeys(columns));
 
 const frameBody = bodyOf({ ...fileKeys, ...frameKeys });
-const ALL_FRAME_RULES = [COMPRESSION_OF_FORMAT, ...FRAME_RULES];
+const ALL_FRAME_RULES = [...FILE_RULES, ...FRAME_RULES];
 
 const { dataset, ...optionalKeys } = rowKeys(undefined);
 const never = (keys: readonly string[], except: object) =>
@@ -184,6 +202,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
     format,
     compression,
     auth_token,
+    csv_formulas,
     month_year,
     as_of,
     ...data
@@ -205,6 +224,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
       mode,
       format,
       compression: compression ?? COMPRESSIONS[format][0],
+      csvFormulas: csv_formulas,
       strict: isStrict,
       window,
       subject: read,
@@ -229,6 +249,7 @@ function parseFrameExport(raw: JsonObject): Parsed<ExportRequest> {
       mode: 'native',
       format,
       compression: compression ?? COMPRESSIONS[format][0],
+      csvFormulas: frame.csvFormulas,
       strict: frame.strict,
       window: frame.window,
       subject: frame,

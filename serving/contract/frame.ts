@@ -16,7 +16,9 @@ import { faultsBetween, isObject, needsOneOf, oneWindow, type Rule, schemaOfRule
 import {
   body as bodyOf,
   CLAUSE_KEYS,
+  type CsvFormulas,
   clauseOn,
+  csvFormulas,
   documentedBody,
   duration,
   faultsOf,
@@ -56,6 +58,8 @@ export interface FrameRequest {
   readonly asOf: number | 'row' | undefined;
   readonly fill: 'null' | 'previous';
   readonly strict: boolean;
+  /** For answers in CSV alone. */
+  readonly csvFormulas?: CsvFormulas;
   /** As it was sent. */
   readonly body: JsonObject;
 }
@@ -135,6 +139,7 @@ export const frameKeys = {
     .enum(['null', 'previous'], { error: 'must be null or "previous"' })
     .nullish()
     .meta({ description: 'What a bucket without trades has: null, or the value before it (within `max_age`).' }),
+  csv_formulas: csvFormulas,
   strict,
 };
 
@@ -179,6 +184,7 @@ export function frameOf(data: FrameData, columns: readonly FrameColumn[], body: 
     asOf: typeof as_of === 'object' ? as_of.ms : as_of,
     fill: fill ?? 'null',
     strict: isStrict,
+    csvFormulas: data.csv_formulas,
     body,
   };
 }

@@ -31,6 +31,7 @@ import {
   body as bodyOf,
   boolean,
   type Columns,
+  csvFormulas,
   documentedBody,
   duration,
   faultsOf,
@@ -65,6 +66,7 @@ const common = {
   n_latest_rows: latestRows,
   n_random_rows: randomRows,
   random_seed: randomSeed,
+  csv_formulas: csvFormulas,
   strict,
 };
 
@@ -128,14 +130,16 @@ export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKin
     faults.push(...faultsBetween(rules, raw, columns));
     const filters = filtersOf(raw, columns, faults);
     if (!outcome.success || faults.length > 0) return { faults };
-    const { fields: names, strict, ...data } = outcome.data;
+    const { fields: names, strict, csv_formulas, ...data } = outcome.data;
     const { include_datetime_col: withDatetime, kline_size: seconds, as_of: asOfTime } = outcome.data as OwnKeys;
     const window = windowOf(data);
     const shown = withDatetime === false ? { ...columns, default: withoutDatetime(columns.default) } : columns;
     const fields = fieldsOf(names, shown);
     const klineMs = seconds === undefined ? undefined : seconds * 1000;
     const read = { dataset, mode, fields, filters, window, strict, klineMs, asOfMs: asOfTime?.ms };
-    return { value: { datasetKey: dataset.key as DatasetKey, mode, strict, window, read } };
+    return {
+      value: { datasetKey: dataset.key as DatasetKey, mode, strict, window, read, csvFormulas: csv_formulas },
+    };
   };
 }
 

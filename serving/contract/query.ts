@@ -37,6 +37,8 @@ import {
   asOf,
   body as bodyOf,
   type Columns,
+  type CsvFormulas,
+  csvFormulas,
   DEFAULT_MODE,
   documentedBody,
   faultsOf,
@@ -59,6 +61,8 @@ export interface Query {
   readonly strict: boolean;
   readonly window: Window;
   readonly read: ReadRequest;
+  /** For answers in CSV alone. */
+  readonly csvFormulas?: CsvFormulas;
 }
 
 export function parseQuery(body: Json): Parsed<Query> {
@@ -71,11 +75,11 @@ export function parseQuery(body: Json): Parsed<Query> {
   faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
-  const { fields, strict, sources, as_of: asOfTime, ...data } = outcome.data;
+  const { fields, strict, sources, as_of: asOfTime, csv_formulas, ...data } = outcome.data;
   const window = windowOf(data);
   const asOfMs = asOfTime?.ms;
   const read = { dataset: dataset!, mode, fields: fieldsOf(fields, columns!), filters, window, strict, asOfMs };
-  return { value: { datasetKey: sources[0], mode, strict, window, read } };
+  return { value: { datasetKey: sources[0], mode, strict, window, read, csvFormulas: csv_formulas } };
 }
 
 /** Returns the filters of the well-formed clauses, and adds the faults of their values to `faults`. */
@@ -253,6 +257,7 @@ const bodySchema = (columns: Columns | undefined) =>
     ...pinnedView,
     ...selectors,
     ...selection(columns),
+    csv_formulas: csvFormulas,
     strict,
   });
 

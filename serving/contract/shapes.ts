@@ -39,6 +39,14 @@ export const strict = boolean
   .default(false)
   .meta({ description: 'When true, the service answers 409 instead of answering with a warning.' });
 
+/** What becomes of CSV cells that a spreadsheet would take for formulas. */
+export type CsvFormulas = 'escape';
+
+export const csvFormulas = z.literal('escape', { error: 'must be "escape"' }).optional().meta({
+  description:
+    'Of CSV only: `escape` puts an apostrophe before texts that begin with `=`, `+`, `-`, `@`, a tab or a carriage return, so that no spreadsheet takes them for formulas. Numbers stay as they are.',
+});
+
 export function integer(min: number, max = MAX_COUNT) {
   const bounds = `${min === -MAX_COUNT ? '' : ` from ${min}`}${max === MAX_COUNT ? '' : ` to ${max}`}`;
   const text = bounds ? `must be an integer${bounds}` : 'must be an integer of at most 53 bits';

@@ -342,10 +342,10 @@ export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
     // A request that was valid when it was accepted may name a field that an upgrade removed.
     const parsed = parseExport(row.request);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
-    const { subject: request, format, compression, datasets } = parsed.value;
+    const { subject: request, format, compression, csvFormulas, datasets } = parsed.value;
     const rights = exportRights(deps.rights, datasets);
     const run = { export_id: row.exportId, api_key: row.apiKey };
-    const job = { request, admit: rights.admit, format, compression, directory, run, signal, onProgress };
+    const job = { request, admit: rights.admit, format, compression, csvFormulas, directory, run, signal, onProgress };
     const artifact = await writeArtifact(deps, job);
     // The artifact may come from a killed attempt, reused without a read.
     requireGrants(rights, artifact.manifest);

@@ -6,8 +6,8 @@ import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { ContractViolation, ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { mediaQuality } from '../render/representations.ts';
 import { breakOff } from '../render/response.ts';
-import { discardBody } from './request.ts';
 import type { Exchange } from './routes.ts';
+import { discardBody } from './unread-body.ts';
 
 const JSON_TYPE = 'application/json';
 

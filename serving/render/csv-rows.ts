@@ -2,6 +2,7 @@
  * Rows as CSV (RFC 4180 with a header and LF). Null is an empty field and empty text is `""`. The writer renders them from the
  * bytes of PostgreSQL's binary rows, without an object per row.
  */
+import type { CsvFormulas } from '../contract/shapes.ts';
 import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
 import {
   maxCsvBytes,
@@ -25,12 +26,14 @@ export class CsvRows implements RowWriter {
   readonly #fixedBytes: number;
   readonly #variable: boolean;
   readonly #hidden: boolean;
+  readonly #escapesFormulas: boolean;
   readonly #times = new TimestampWriter();
   #rows = 0;
   #hole = NO_HOLE;
 
-  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape) {
+  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape, formulas?: CsvFormulas) {
     this.#out = out;
+    this.#escapesFormulas = formulas === 'escape';
     this.#cells = columns.map((column) => column.cell);
     this.#variable = this.#cells.includes(CELL.text);
     this.#fixedBytes = columns.length * FIXED_CELL_BYTES;
@@ -71,7 +74,7 @@ export class CsvRows implements RowWriter {
             next = this.#times.write(to, next, readTimestamptzMs(view, from));
             break;
           case CELL.text:
-            next = writeCsvText(out.bytes, next, source, from, from + size);
+            next = writeCsvText(out.bytes, next, source, from, from + size, this.#escapesFormulas);
             break;
           case CELL.uuid:
             next = writeUuid(out.bytes, next, source, from);

@@ -2,6 +2,7 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Problem } from '../contract/problems.ts';
+import type { CsvFormulas } from '../contract/shapes.ts';
 import { ArrowRows } from './arrow-rows.ts';
 import type { OutputBuffer, RowShape, RowWriter } from './cells.ts';
 import { CsvRows } from './csv-rows.ts';
@@ -18,6 +19,8 @@ export interface Representation {
   /** Begins a body. */
   open(out: OutputBuffer, shape: RowShape, envelope: Envelope, closing?: ClosingMembers): RowWriter;
 }
+
+const CSV = 'text/csv';
 
 /** In order of preference. */
 export const REPRESENTATIONS: readonly Representation[] = [
@@ -37,7 +40,7 @@ export const REPRESENTATIONS: readonly Representation[] = [
     open: (out, shape) => new JsonRows(out, shape, JSON_LINES),
   },
   {
-    mediaType: 'text/csv',
+    mediaType: CSV,
     contentType: 'text/csv; charset=utf-8; header=present',
     rowsOnly: true,
     open: (out, shape) => new CsvRows(out, shape),
@@ -49,6 +52,18 @@ export const REPRESENTATIONS: readonly Representation[] = [
     open: (out, shape, envelope) => new ArrowRows(out, shape, envelopeMetadata(envelope)),
   },
 ];
+
+/** CSV whose texts no spreadsheet takes for formulas. */
+const ESCAPED_CSV: Representation = {
+  ...REPRESENTATIONS.find(({ mediaType }) => mediaType === CSV)!,
+  open: (out, shape) => new CsvRows(out, shape, 'escape'),
+};
+
+/** The form with what the body asks of its cells. @returns undefined where the form cannot do it */
+export function withFormulas(form: Accepted, formulas: CsvFormulas | undefined): Accepted | undefined {
+  if (formulas === undefined) return form;
+  return form.representation.mediaType === CSV ? { ...form, representation: ESCAPED_CSV } : undefined;
+}
 
 /** The form of an answer with rows. */
 export interface Accepted {

@@ -200,13 +200,31 @@ const QUOTE = 0x22;
 const NEEDS_QUOTES = new Uint8Array(256);
 for (const byte of Buffer.from(',"\r\n')) NEEDS_QUOTES[byte] = 1;
 
-/** The most bytes that a text of `length` bytes takes as a CSV field. */
-export const maxCsvBytes = (length: number): number => length * 2 + 2;
+const APOSTROPHE = 0x27;
+/** 1: spreadsheets take a cell that begins with this byte for a formula. */
+const BEGINS_FORMULA = new Uint8Array(256);
+for (const byte of Buffer.from('=+-@\t\r')) BEGINS_FORMULA[byte] = 1;
 
-/** Writes a CSV field. Empty text is `""`, because an empty field means null. @returns the position after it. */
-export function writeCsvText(to: Uint8Array, at: number, from: Uint8Array, start: number, end: number): number {
+/** The most bytes that a text of `length` bytes takes as a CSV field. */
+export const maxCsvBytes = (length: number): number => length * 2 + 3;
+
+/**
+ * Writes a CSV field. Empty text is `""`, because an empty field means null.
+ * @param escapeFormulas puts an apostrophe before a text that a spreadsheet would take for a formula
+ * @returns the position after it.
+ */
+export function writeCsvText(
+  to: Uint8Array,
+  at: number,
+  from: Uint8Array,
+  start: number,
+  end: number,
+  escapeFormulas = false,
+): number {
   let next = at;
   let plain = start < end;
+  const isEscaped = escapeFormulas && plain && BEGINS_FORMULA[from[start]] === 1;
+  if (isEscaped) to[next++] = APOSTROPHE;
   for (let i = start; plain && i < end; i++) {
     const byte = from[i];
     to[next++] = byte;
@@ -215,6 +233,7 @@ export function writeCsvText(to: Uint8Array, at: number, from: Uint8Array, start
   if (plain) return next;
   next = at;
   to[next++] = QUOTE;
+  if (isEscaped) to[next++] = APOSTROPHE;
   for (let i = start; i < end; i++) {
     const byte = from[i];
     if (byte === QUOTE) to[next++] = QUOTE;

@@ -28,7 +28,7 @@ import { asOfText, type FrameFacts, type FrameReader, frameFields } from '../rea
 import { unitOf } from '../read/frame/values.ts';
 import { OutputBuffer, type RowWriter } from '../render/cells.ts';
 import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
-import { type Accepted, accepted } from '../render/representations.ts';
+import { type Accepted, accepted, withFormulas } from '../render/representations.ts';
 import { type BufferPool, breakOff, MAX_GATHERED_BYTES, ResponseBody } from '../render/response.ts';
 import { type Admission, admission, checkRights, type Grant, mostRestrictive } from '../rights/gate.ts';
 
@@ -95,8 +95,9 @@ function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
     doc: spec.doc,
     async handle(exchange) {
       const startedAt = performance.now();
-      const form = accepted(exchange.request, exchange.response);
+      const negotiated = accepted(exchange.request, exchange.response);
       const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
+      const form = formOf(negotiated, query, spec.prefix);
       exchange.caller.requireDatasets([query.datasetKey]);
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
       const admit = admission(grant, query.read.dataset);
@@ -150,6 +151,14 @@ export async function parseRequest<T>(
     throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], code);
   }
   return (parsed as { value: T }).value;
+}
+
+/** The form of the answer to a body that may ask for escaped cells. @throws Problem for a form without such cells */
+function formOf(form: Accepted, { csvFormulas }: Pick<Query, 'csvFormulas'>, prefix: CodePrefix): Accepted {
+  const wanted = withFormulas(form, csvFormulas);
+  if (wanted) return wanted;
+  const message = `is of CSV alone, and this answer is ${form.representation.mediaType}; send Accept: text/csv`;
+  throw contractProblem([{ pointer: '/csv_formulas', message }], `${prefix}_CONTRACT_ERROR`);
 }
 
 /** Partly filled buffers are sent after this time, so that a slow read shows progress. */
@@ -363,8 +372,9 @@ export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader 
     doc: frameDoc,
     async handle(exchange) {
       const startedAt = performance.now();
-      const form = accepted(exchange.request, exchange.response);
+      const negotiated = accepted(exchange.request, exchange.response);
       const request = await parseRequest(exchange, { parse: parseFrame }, deps.maxBodyBytes);
+      const form = formOf(negotiated, request, 'QUERY');
       exchange.caller.requireDatasets(request.columns.map(({ dataset }) => dataset.key));
       const rights = frameRights(deps.rights, request, backendToken(exchange.request));
       const mutable = mutableWindowWarning(request.window);

@@ -138,6 +138,7 @@ export class ExportCheck {
     if (mode !== 'native') return 'aligned rows have no leaves';
     if (filters.length > 0) return 'the export is filtered';
     if (asOf !== null) return 'the export is as of a time';
+    if (this.#manifest.csv_formulas !== undefined) return 'its texts were escaped for spreadsheets';
     const missing = missingFields(this.#layout, this.fields);
     if (missing.length > 0) return `the export lacks the fields ${missing.join(', ')}`;
     if (this.#leaves.size === 0) return 'no leaf of its partitions is known';

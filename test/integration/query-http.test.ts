@@ -214,6 +214,23 @@ describe('the body', () => {
     expectProblem(await serving.query(OK, { 'Content-Encoding': 'gzip' }), 409, 'QUERY_CONTRACT_ERROR');
   });
 
+  test('csv_formulas is of CSV alone', async () => {
+    const body = { ...OK, csv_formulas: 'escape' };
+    expect((await serving.query(body, { Accept: 'text/csv' })).text.split('\n')).toHaveLength(5);
+    for (const accept of ['application/json', 'application/x-ndjson', 'application/vnd.apache.arrow.stream']) {
+      const refused = await serving.query(body, { Accept: accept });
+      expectProblem(refused, 409, 'QUERY_CONTRACT_ERROR');
+      expect(pointers(refused)).toEqual(['/csv_formulas']);
+    }
+    expect((await serving.send({ path: '/v1/raw/estimate', body: JSON.stringify(body) })).status).toBe(200);
+    const path = '/v1/historical/exchange_a/spot/trades';
+    const rows = { n_latest_rows: 3, csv_formulas: 'escape' };
+    expect((await serving.send({ path, body: JSON.stringify(rows), headers: { Accept: 'text/csv' } })).status).toBe(
+      200,
+    );
+    expectProblem(await serving.send({ path, body: JSON.stringify(rows) }), 409, 'HISTORICAL_CONTRACT_ERROR');
+  });
+
   test('5 MB are refused and the connection goes on', async () => {
     const body = Buffer.alloc(5_000_000, 0x20);
     for (let i = 0; i < 3; i++) {

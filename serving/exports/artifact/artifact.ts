@@ -8,6 +8,7 @@ import type { JsonObject } from '../../../shared/strict-json.ts';
 import type { Compression, ExportSubject } from '../../contract/export.ts';
 import type { FilterClause } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
+import type { CsvFormulas } from '../../contract/shapes.ts';
 import type { ProofLog } from '../../discovery/proof-log.ts';
 import type { ReadCall, Reader } from '../../read/execute/answer.ts';
 import type { FrameReader } from '../../read/frame/frame.ts';
@@ -38,6 +39,7 @@ export interface ArtifactJob {
   readonly admit: ReadCall['admit'];
   readonly format: ArtifactFormat;
   readonly compression: Compression;
+  readonly csvFormulas?: CsvFormulas;
   /**
    * The final directory of the artifact. Its parent exists; the directory does not. The artifact appears completely or not at
    * all. Unfinished files lie beside it; the end of the writing or a later attempt removes them.
@@ -107,6 +109,8 @@ export interface ArtifactManifest {
   readonly view_version: number;
   readonly format: ArtifactFormat;
   readonly compression: Compression;
+  /** Absent where the texts are as they are stored. */
+  readonly csv_formulas?: CsvFormulas;
   readonly media_type: string;
   readonly window: ManifestWindow;
   /** As the request has them; every row passes all of them. */

@@ -6,6 +6,7 @@ import type { Transform } from 'node:stream';
 import { createGzip, createZstdCompress } from 'node:zlib';
 import type { Dtype } from '../../../shared/registry/index.ts';
 import type { Compression } from '../../contract/export.ts';
+import type { CsvFormulas } from '../../contract/shapes.ts';
 import { type Destination, OutputBuffer, type RowShape, type RowWriter } from '../../render/cells.ts';
 import { CsvRows } from '../../render/csv-rows.ts';
 import type { BufferPool } from '../../render/response.ts';
@@ -44,7 +45,7 @@ const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
   json: 'string',
 };
 
-export function formatOf(format: ArtifactFormat, compression: Compression): Format {
+export function formatOf(format: ArtifactFormat, compression: Compression, formulas?: CsvFormulas): Format {
   if (format === 'parquet') {
     return {
       extension: 'parquet',
@@ -60,7 +61,7 @@ export function formatOf(format: ArtifactFormat, compression: Compression): Form
     typeOf: () => 'text',
     open: ({ sink, shape, flow, onFault, buffers }) => {
       const target = packed ? new PackedSink(packed.create(), { sink, flow, onFault, buffers }) : sink;
-      return new CsvFile(new OutputBuffer(target), shape, packed && (target as PackedSink));
+      return new CsvFile(new OutputBuffer(target), { shape, formulas }, packed && (target as PackedSink));
     },
   };
 }
@@ -69,8 +70,12 @@ class CsvFile extends CsvRows implements FileWriter {
   readonly #output: OutputBuffer;
   readonly #packed: PackedSink | undefined;
 
-  constructor(output: OutputBuffer, shape: RowShape, packed: PackedSink | undefined) {
-    super(output, shape);
+  constructor(
+    output: OutputBuffer,
+    { shape, formulas }: { readonly shape: RowShape; readonly formulas: CsvFormulas | undefined },
+    packed: PackedSink | undefined,
+  ) {
+    super(output, shape, formulas);
     this.#output = output;
     this.#packed = packed;
   }

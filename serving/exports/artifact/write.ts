@@ -85,7 +85,7 @@ export async function writeFiles(
   { directory, stem, inProgress }: Place,
 ): Promise<ArtifactManifest> {
   const { request } = job;
-  const format = formatOf(job.format, job.compression);
+  const format = formatOf(job.format, job.compression, job.csvFormulas);
   const schema = columnsOf(request, format);
   const stop = new AbortController();
   const gate = new BackpressureGate();
@@ -116,6 +116,7 @@ export async function writeFiles(
     ...subjectOf(request),
     format: job.format,
     compression: job.compression,
+    ...(job.csvFormulas && { csv_formulas: job.csvFormulas }),
     media_type: format.mediaType,
     schema,
     row_count: files.rows,
