@@ -7,12 +7,14 @@ import { answerBytes } from './answer.ts';
 import type { AnswerDoc, Exchange } from './routes.ts';
 import { isTagged } from './send-file.ts';
 
-export const TAGGED = { ETag: 'Identifies exactly these bytes, in this content coding.' } as const;
+const TAG = { ETag: 'Identifies exactly these bytes, in this content coding.' } as const;
+export const ENCODED = { 'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.' } as const;
+export const TAGGED = { ...TAG, ...ENCODED } as const;
 export const UNCHANGED: AnswerDoc = {
   status: 304,
   doc: 'The client already has the document.',
   content: {},
-  headers: TAGGED,
+  headers: TAG,
 };
 
 /** By the uncompressed text, so that texts kept for the lifetime of the process are compressed and hashed once. */

@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { answerTo, CHALLENGE_HEADER, IDENTITY_HEADER } from '../../shared/service-identity.ts';
 import { Problem } from '../contract/problems.ts';
 import { answerJson } from '../http/answer.ts';
-import { answerCompressed } from '../http/document.ts';
+import { answerCompressed, ENCODED } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Route, RouteDoc } from '../http/routes.ts';
 import type { Metrics } from '../monitoring/metrics.ts';
@@ -82,7 +82,7 @@ export function metricsRoute(metrics: Metrics): Route {
       summary: 'Numbers for Prometheus',
       doc: 'Lag, coverage, runs, exports and stores of the whole system as recorded in the catalog and the log, and the requests of the process, or of each of several (`SVC_HTTP_PROCESSES`). The route takes the service’s key or `SVC_METRICS_KEY`, which opens no other route, in `X-API-Key` or as `Authorization: Bearer`.\n\nThe service queries the database at most once in five seconds, however often the route is called.',
       query: NO_PARAMETERS,
-      answers: [{ doc: 'The metrics.', content: { 'text/plain': {} } }],
+      answers: [{ doc: 'The metrics.', content: { 'text/plain': {} }, headers: ENCODED }],
       problems: ['QUERY_CONTRACT_ERROR'],
       examples: [{ title: 'All of them' }],
     }),
