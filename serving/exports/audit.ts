@@ -117,89 +117,6 @@ class RefusedRuns implements AsyncDisposable {
   }
 }
 
-/** The downloads of one file by one key in one hour. */
-interface DownloadRun {
-  readonly exportId: string;
-  readonly key: AuditValue;
-  readonly file: string;
-  readonly hour: number;
-  readonly first: Refusal;
-  last: Refusal;
-  count: number;
-  bytes: number;
-}
-
-const HOUR_MS = 3_600_000;
-/** Runs that are kept at once: beyond, all are recorded before their hour ends. */
-const MAX_DOWNLOAD_RUNS = 10_000;
-
-/** Counts downloads and records them once for each key, file and hour: when the hour is over, or the process ends. */
-class DownloadRuns implements AsyncDisposable {
-  readonly #record: (exportId: string, payload: AuditPayload) => Promise<void>;
-  readonly #now: () => number;
-  readonly #runs = new Map<string, DownloadRun>();
-  #timer: NodeJS.Timeout | undefined;
-  #recorded: Promise<void> = Promise.resolve();
-
-  constructor(record: (exportId: string, payload: AuditPayload) => Promise<void>, now: () => number) {
-    this.#record = record;
-    this.#now = now;
-  }
-
-  note({ exportId, key, file, bytes, requestId }: Download): void {
-    const now = this.#now();
-    const hour = Math.floor(now / HOUR_MS);
-    const name = JSON.stringify([hour, key, exportId, file]);
-    const at = { at: new Date(now).toISOString(), requestId };
-    const known = this.#runs.get(name);
-    if (known) {
-      known.last = at;
-      known.count++;
-      known.bytes += bytes;
-      return;
-    }
-    if (this.#runs.size >= MAX_DOWNLOAD_RUNS) void this.record();
-    this.#runs.set(name, { exportId, key, file, hour, first: at, last: at, count: 1, bytes });
-    this.#timer ??= setTimeout(() => void this.record(), (hour + 1) * HOUR_MS - now).unref();
-  }
-
-  /** Records what was counted, and starts anew. */
-  record(): Promise<void> {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
-    const records = [...this.#runs.values()].map(({ exportId, key, file, hour, first, last, count, bytes }) =>
-      this.#record(exportId, {
-        api_key: key,
-        file,
-        hour: new Date(hour * HOUR_MS).toISOString(),
-        count,
-        bytes,
-        first_at: first.at,
-        last_at: last.at,
-        first_request_id: first.requestId ?? null,
-        last_request_id: last.requestId ?? null,
-      }),
-    );
-    this.#runs.clear();
-    this.#recorded = Promise.all([this.#recorded, ...records]).then(() => {});
-    return this.#recorded;
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.record();
-  }
-}
-
-/** A file of an export of which bytes were sent. */
-export interface Download {
-  readonly exportId: string;
-  /** Name of the key; null for the service's own. */
-  readonly key: AuditValue;
-  readonly file: string;
-  readonly bytes: number;
-  readonly requestId: AuditValue;
-}
-
 /**
  * The address that refusals are counted by: for IPv6 the network of 64 bits, because whoever has one address has all of them.
  * Addresses that begin with zeros stand for an IPv4 address or for this machine, and stay as they are.
@@ -213,6 +130,98 @@ function networkOf(address: AuditValue): AuditValue {
 }
 
 const kindOf = (event: string, code: AuditValue | undefined) => `${event} ${code ?? ''}`;
+
+const HOUR_MS = 3_600_000;
+/** Keys and files that are counted at once; beyond them the hour's records are written early. */
+const MAX_COUNTED_DOWNLOADS = 10_000;
+/** Addresses that a record of downloads names. */
+const MAX_DOWNLOAD_ADDRESSES = 16;
+
+/** What was sent of a file. */
+export interface Download {
+  readonly exportId: string;
+  readonly file: string;
+  readonly bytes: number;
+  readonly apiKey: string | null;
+  readonly clientAddress: string | null;
+  readonly requestId: string;
+}
+
+interface CountedDownloads {
+  readonly first: Download & { readonly at: string };
+  last: Download & { readonly at: string };
+  count: number;
+  bytes: number;
+  readonly addresses: Set<string | null>;
+}
+
+interface DownloadCountsOptions {
+  /** Writes a record. It does not throw. */
+  readonly record: (exportId: string, payload: AuditPayload) => Promise<void>;
+  readonly now: () => number;
+}
+
+/**
+ * Counts downloads and writes one record for each key, file and hour (UTC), when the hour or the process ends: a key that asks for
+ * the same bytes in a loop does not fill the disk. A process that is killed loses the counts of its hour.
+ */
+class DownloadCounts implements AsyncDisposable {
+  readonly #options: DownloadCountsOptions;
+  /** By key and file. */
+  readonly #counted = new Map<string, CountedDownloads>();
+  #hour = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #recorded: Promise<void> = Promise.resolve();
+
+  constructor(options: DownloadCountsOptions) {
+    this.#options = options;
+  }
+
+  add(download: Download): void {
+    const now = this.#options.now();
+    const hour = Math.floor(now / HOUR_MS);
+    if (hour !== this.#hour || this.#counted.size >= MAX_COUNTED_DOWNLOADS) void this.record();
+    this.#hour = hour;
+    this.#timer ??= setTimeout(() => void this.record(), (hour + 1) * HOUR_MS - now).unref();
+    const one = { ...download, at: new Date(now).toISOString() };
+    const key = JSON.stringify([download.apiKey, download.exportId, download.file]);
+    const known = this.#counted.get(key);
+    const counted = known ?? { first: one, last: one, count: 0, bytes: 0, addresses: new Set() };
+    if (!known) this.#counted.set(key, counted);
+    counted.last = one;
+    counted.count++;
+    counted.bytes += download.bytes;
+    if (counted.addresses.size < MAX_DOWNLOAD_ADDRESSES) counted.addresses.add(download.clientAddress);
+  }
+
+  /** Writes what is counted, and starts anew. */
+  async record(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const hour = new Date(this.#hour * HOUR_MS).toISOString();
+    const records = [...this.#counted.values()].map(({ first, last, count, bytes, addresses }) =>
+      this.#options.record(first.exportId, {
+        api_key: first.apiKey,
+        file: first.file,
+        hour,
+        count,
+        bytes,
+        client_addresses: [...addresses],
+        first_at: first.at,
+        last_at: last.at,
+        first_request_id: first.requestId,
+        last_request_id: last.requestId,
+      }),
+    );
+    this.#counted.clear();
+    this.#recorded = Promise.all([this.#recorded, ...records]).then(() => {});
+    await this.#recorded;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.record();
+  }
+}
 
 export const AUDIT_EVENTS = {
   intent: 'export_submit_intent',
@@ -254,7 +263,7 @@ export class ExportAudit implements AsyncDisposable {
   #headTimer: NodeJS.Timeout | undefined;
   #headStored: Promise<void> = Promise.resolve();
   readonly #refusals: RefusedRuns;
-  readonly #downloads: DownloadRuns;
+  readonly #downloads: DownloadCounts;
 
   constructor(options: ExportAuditOptions) {
     this.#options = options;
@@ -264,10 +273,10 @@ export class ExportAudit implements AsyncDisposable {
       now: now ?? Date.now,
       runMs: refusedRunMs,
     });
-    this.#downloads = new DownloadRuns(
-      (exportId, payload) => this.note(AUDIT_EVENTS.download, exportId, payload),
-      now ?? Date.now,
-    );
+    this.#downloads = new DownloadCounts({
+      record: (exportId, payload) => this.note(AUDIT_EVENTS.download, exportId, payload),
+      now: now ?? Date.now,
+    });
     this.#writer = new AuditWriter({
       directory,
       role,
@@ -309,12 +318,12 @@ export class ExportAudit implements AsyncDisposable {
     });
   }
 
-  /** Counts a download; the hour's end records it. */
+  /** Counts a download; a record of it is written at the end of the hour. */
   downloaded(download: Download): void {
-    this.#downloads.note(download);
+    this.#downloads.add(download);
   }
 
-  /** Records the downloads that were counted so far. */
+  /** Writes the records of the downloads that are counted, before their hour ends. */
   async recordDownloads(): Promise<void> {
     await this.#downloads.record();
   }

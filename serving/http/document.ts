@@ -8,7 +8,9 @@ import type { AnswerDoc, Exchange } from './routes.ts';
 import { isTagged } from './send-file.ts';
 
 const TAG = { ETag: 'Identifies exactly these bytes, in this content coding.' } as const;
-export const ENCODED = { 'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.' } as const;
+export const ENCODED = {
+  'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',
+} as const;
 export const TAGGED = { ...TAG, ...ENCODED } as const;
 export const UNCHANGED: AnswerDoc = {
   status: 304,

@@ -89,7 +89,7 @@ interface SentFile extends FileState {
   readonly headers: Readonly<Record<string, string>>;
   /** A client that reads nothing for this long is cut off. */
   readonly stallTimeoutMs: number;
-  /** Called once after bytes of the file were sent, with their number; also where the client left before the end. */
+  /** Called once when bytes of the file were sent, all or until the client left, with their number. */
   readonly onSent?: (bytes: number) => void;
 }
 
@@ -129,6 +129,7 @@ export async function sendFile({ request, response, signal }: Exchange, file: Se
     ...(wanted.kind === 'part' && { 'Content-Range': `bytes ${first}-${last}/${bytes}` }),
   });
   if (request.method === 'HEAD' || last < first) {
+    if (request.method !== 'HEAD') file.onSent?.(0);
     response.end();
     return;
   }

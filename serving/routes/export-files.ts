@@ -40,8 +40,6 @@ interface FileRoute {
 }
 
 const MANIFEST_TYPE = 'application/json';
-/** In the audit log. */
-const MANIFEST_NAME = 'manifest';
 /** Of each format in each compression. A media type in OpenAPI has no parameters. */
 const FILE_TYPES = [
   ...new Set(
@@ -147,9 +145,10 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
           onSent: (bytes) =>
             audit.downloaded({
               exportId: row.exportId,
-              key: exchange.caller.name,
-              file: route.isManifest ? MANIFEST_NAME : file.name,
+              file: file.name,
               bytes,
+              apiKey: exchange.caller.name,
+              clientAddress: request.socket.remoteAddress ?? null,
               requestId: exchange.requestId,
             }),
           headers: {

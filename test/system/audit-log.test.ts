@@ -273,47 +273,6 @@ test('records that cannot be written are in the log of the process, with their f
   ]);
 });
 
-test('downloads are one record for each key, file and hour', async () => {
-  const directory = newFolder();
-  const hour = Date.parse('2026-03-01T10:00:00Z');
-  let now = hour + 60_000;
-  {
-    const log = createLogger('silent', 'test');
-    await using audit = new ExportAudit({ directory, role: 'serving', log, keepHead: async () => {}, now: () => now });
-    const download = (key: string | null, file: string, bytes: number) =>
-      audit.downloaded({ exportId: 'e', key, file, bytes, requestId: `r${now - hour}` });
-    for (let sent = 0; sent < 1000; sent++, now += 1000) download('one', 'a.csv', 10);
-    download('one', 'b.csv', 1);
-    download(null, 'a.csv', 7);
-    now = hour + 3_600_000;
-    download('one', 'a.csv', 3);
-  }
-  const texts = await Promise.all((await files(directory)).map((path) => readFile(path, 'utf8')));
-  const records = texts.flatMap((text) =>
-    text
-      .trimEnd()
-      .split('\n')
-      .map((line) => JSON.parse(line) as AuditRecord),
-  );
-  const found = records.filter(({ event }) => event === 'export_download');
-  expect(found.map(({ payload: { api_key, file, count, bytes } }) => [api_key, file, count, bytes])).toEqual([
-    ['one', 'a.csv', 1000, 10_000],
-    ['one', 'b.csv', 1, 1],
-    [null, 'a.csv', 1, 7],
-    ['one', 'a.csv', 1, 3],
-  ]);
-  expect(found[0]).toMatchObject({
-    export_id: 'e',
-    payload: {
-      hour: '2026-03-01T10:00:00.000Z',
-      first_at: '2026-03-01T10:01:00.000Z',
-      last_at: '2026-03-01T10:17:39.000Z',
-      first_request_id: 'r60000',
-      last_request_id: 'r1059000',
-    },
-  });
-});
-
 describe('refusals that anybody can cause do not fill it', () => {
   const auditIn = (directory: string, refusedRunMs?: number) =>
     new ExportAudit({

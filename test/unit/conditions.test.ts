@@ -52,9 +52,11 @@ test('what a client has already is not sent again, whatever the form of its tag'
 test('HEAD was 206 with Range, which is defined for GET alone; 304 lacked the Cache-Control of its 200', async () => {
   await using handle = await open(new URL(import.meta.url));
   const signal = new AbortController().signal;
+  const sent: number[] = [];
   const server = createServer((request, response) => {
     const headers = { 'Cache-Control': 'private, no-cache' };
-    void sendFile({ request, response, signal } as Exchange, { ...STATE, handle, headers, stallTimeoutMs: 10_000 });
+    const file = { ...STATE, handle, headers, stallTimeoutMs: 10_000, onSent: (bytes: number) => sent.push(bytes) };
+    void sendFile({ request, response, signal } as Exchange, file);
   }).listen(0, '127.0.0.1');
   await once(server, 'listening');
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
@@ -72,5 +74,7 @@ test('HEAD was 206 with Range, which is defined for GET alone; 304 lacked the Ca
   for (const method of ['GET', 'HEAD']) {
     expect(await ask(method, { 'If-None-Match': ETAG })).toEqual([304, null, null, cache]);
   }
+  // Of the file's bytes only the first request was sent any; it alone is a download.
+  expect(sent).toEqual([3]);
   server.close();
 });
