@@ -164,6 +164,19 @@ export const docsPython = (): Promise<Tool> =>
 export const clickhousePython = (): Promise<Tool> =>
   once('clickhouse-python', () => pythonWith(CLICKHOUSE_PACKAGES, 'import chdb'));
 
+const SCHEMATHESIS_PACKAGES = [
+  ...['schemathesis==4.32.5', 'hypothesis==6.170.17', 'hypothesis-graphql==0.13.5', 'graphql-core==3.3.2'],
+  ...['jsonschema_rs==0.60.3', 'harfile==0.6.0', 'pyrate-limiter==4.5.1', 'sortedcontainers==2.4.0', 'Werkzeug==3.1.9'],
+  ...['MarkupSafe==3.0.4', 'click==8.5.1', 'rich==15.0.0', 'Pygments==2.21.0', 'markdown-it-py==4.3.0', 'mdurl==0.1.2'],
+  ...['pytest==9.2.0', 'iniconfig==2.3.1', 'pluggy==1.7.0', 'packaging==26.4', 'PyYAML==6.0.4', 'anyio==4.16.0'],
+  ...['requests==2.34.2', 'certifi==2026.10.19.post1', 'charset-normalizer==3.5.3', 'idna==3.20', 'urllib3==2.8.0'],
+  'typing_extensions==4.16.0',
+];
+
+/** A Python with schemathesis, which makes requests from an OpenAPI document and holds the answers against it. */
+export const schemathesisPython = (): Promise<Tool> =>
+  once('schemathesis-python', () => pythonWith(SCHEMATHESIS_PACKAGES, 'import schemathesis'));
+
 /** @param packages all of them with their versions. @param check what the environment must run. */
 async function pythonWith(packages: readonly string[], check: string): Promise<Tool> {
   try {
