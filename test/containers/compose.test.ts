@@ -6,7 +6,7 @@
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { chmod, chown, mkdir, mkdtemp, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -158,6 +158,7 @@ given(tools.missing === undefined, tools.missing ?? '').describe('docker-compose
 
   afterAll(async () => {
     await engine?.[Symbol.asyncDispose]();
+    if (folder) await rm(folder, { recursive: true });
   });
 
   test('is valid, and neither reading it nor stopping needs a variable', async () => {
