@@ -257,7 +257,7 @@ givenTool(CHROMIUM).describe('the page', () => {
     expect(ids).toEqual(['96', '97', '98', '99', '100']);
 
     const said = page.locator('#explorer-said code');
-    const env = { ...process.env, SVC_INTERNAL_API_KEY: API_KEY };
+    const env = { ...process.env, TIDEMARK_KEY: API_KEY };
     const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
     expect(JSON.parse(curl.stdout).rows.map(({ trade_id }: { trade_id: number }) => String(trade_id))).toEqual(ids);
     await page.locator('#explorer-said').getByRole('button', { name: 'TypeScript client' }).click();
@@ -298,7 +298,7 @@ givenTool(CHROMIUM).describe('the page', () => {
     ]);
     expect(await textOf(page.locator('#frame-result .result-head'))).toMatch(/^48 rows/);
     const said = page.locator('#frame-said code');
-    const env = { ...process.env, SVC_INTERNAL_API_KEY: API_KEY };
+    const env = { ...process.env, TIDEMARK_KEY: API_KEY };
     const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
     const { rows } = JSON.parse(curl.stdout);
     expect(rows).toHaveLength(48);

@@ -128,7 +128,10 @@ test('names, days and rows that cannot be are refused before anything is written
   if (endsInMs < 5000) await new Promise((resolve) => setTimeout(resolve, endsInMs));
   const today = new Date().toISOString().slice(0, 10);
   const cases: [readonly string[], RegExp][] = [
-    [['exchange_z_spot_trades', ...days(FROM)], /There is no feed "exchange_z_spot_trades"; known: /],
+    [
+      ['exchange_z_spot_trades', ...days(FROM)],
+      /There is no feed "exchange_z_spot_trades"; did you mean exchange_a_spot_trades[?] known: /,
+    ],
     [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*\betf\b/],
     [['bitcoin_mempool_state', ...days(FROM)], /`\.\/tidemark up` loads a sample of it/],
     [[A, '--from', FROM], /--to is missing/],

@@ -8,7 +8,14 @@ import { openGzip, openZipMember } from '../../../pipelines/sources/documents/zi
 import type { DecodedItem } from '../../../pipelines/sources/feed-types.ts';
 import type { TidemarkError } from '../../../shared/errors.ts';
 import { exactDecimal, fixed, rint } from '../../support/decimals.ts';
-import { EXCHANGE_C, LAYOUTS, type TradeLayout } from '../../support/trade-layouts.ts';
+import {
+  EXCHANGE_A,
+  EXCHANGE_B,
+  EXCHANGE_C,
+  EXCHANGE_C_SPOT,
+  LAYOUTS,
+  type TradeLayout,
+} from '../../support/trade-layouts.ts';
 import { decodeFile, endsOf, runsOf } from '../../support/trades.ts';
 import { VENDORS, type Vendor } from '../../support/vendors.ts';
 import { refusal, same, type Target, Wrong } from '../target.ts';
@@ -34,26 +41,41 @@ function msOfSeconds(text: string, toMs: number): number {
   return Math.min(Number(whole) * 1000 + Math.floor((tenths + 5) / 10), toMs - 1);
 }
 
-const product = (a: string, b: string) => fixed(String(exactDecimal(a) * exactDecimal(b)), 60);
+/** The decimals here have 30 places; so small a product has no units. */
+const product = (a: string, b: string, factor = 1n) =>
+  Number(a) * Number(b) < 1e-9 ? '0' : fixed(String(exactDecimal(a) * exactDecimal(b) * factor), 60);
 
-const READERS: Readonly<Record<string, RowReader>> = {
-  exchange_a_spot_trades: ([id, price, quantity, quote, time]) => ({
-    id: Number(id),
-    ms: time.length === 16 ? Math.floor(Number(time) / 1000) : Number(time),
-    values: { price, quantity, quote_quantity: quote },
-  }),
-  exchange_b_spot_trades: ([, id, , price, size, time]) => ({
+const readA: RowReader = ([id, price, quantity, quote, time]) => ({
+  id: Number(id),
+  ms: time.length === 16 ? Math.floor(Number(time) / 1000) : Number(time),
+  values: { price, quantity, quote_quantity: quote },
+});
+const readB: RowReader = ([, id, , price, size, time]) => ({
+  id: Number(id),
+  ms: Number(time),
+  values: { price, size, quote_quantity: product(price, size) },
+});
+const readTrading: RowReader = ([time, , , size, price, , id, gross, home, foreign], toMs) => ({
+  id: Number(id.slice(2)),
+  ms: msOfSeconds(time, toMs),
+  values: { price, size, gross_value: gross, home_notional: home, foreign_notional: foreign },
+});
+const readSpot: RowReader = ([id, time, price, volume]) => {
+  const foreign = product(price, volume);
+  const gross = product(price, volume, 10n ** 8n);
+  return {
     id: Number(id),
     ms: Number(time),
-    // The decimals here have 30 places; so small a product has no units.
-    values: { price, size, quote_quantity: Number(price) * Number(size) < 1e-9 ? '0' : product(price, size) },
-  }),
-  exchange_c_spot_trades: ([time, , , size, price, , id, gross, home, foreign], toMs) => ({
-    id: Number(id.slice(2)),
-    ms: msOfSeconds(time, toMs),
-    values: { price, size, gross_value: gross, home_notional: home, foreign_notional: foreign },
-  }),
+    values: { price, size: volume, gross_value: gross, home_notional: volume, foreign_notional: foreign },
+  };
 };
+
+const READERS: ReadonlyMap<TradeLayout, RowReader> = new Map([
+  [EXCHANGE_A, readA],
+  [EXCHANGE_B, readB],
+  [EXCHANGE_C, readTrading],
+  [EXCHANGE_C_SPOT, readSpot],
+]);
 
 const isHeader = (line: string) => /^\W*[a-z]/i.test(line) && !/\d{5}/.test(line);
 
@@ -66,9 +88,9 @@ function factsByText(layout: TradeLayout, bytes: Buffer): object {
   if (lines.at(-1) === '') lines.pop();
   const plain = lines.map((line) => line.replace(/\r$/, ''));
   if (isHeader(plain[0])) plain.shift();
-  const { native, key } = layout.dataset;
-  const rows = plain.map((line): ReadRow => ({ line, ...READERS[key](line.split(','), layout.toMs) }));
-  const sorted = key === 'exchange_a_spot_trades' ? rows : rows.toSorted((a, b) => a.id - b.id);
+  const { native } = layout.dataset;
+  const rows = plain.map((line): ReadRow => ({ line, ...READERS.get(layout)!(line.split(','), layout.toMs) }));
+  const sorted = layout === EXCHANGE_A ? rows : rows.toSorted((a, b) => a.id - b.id);
   const kept = sorted.filter(({ id }, index) => index === 0 || id !== sorted[index - 1].id);
   const totals = native.totals.map(({ column, scale }) => {
     const sum = kept.reduce((total, { values }) => total + BigInt(rint(Number(values[column]) * 10 ** scale)), 0n);
@@ -83,7 +105,8 @@ function factsByText(layout: TradeLayout, bytes: Buffer): object {
     last_offset: String(last),
     first_ms: Math.min(...times),
     last_ms: Math.max(...times),
-    gaps: last - first + 1 - kept.length,
+    // Ids of a day of exchange C's spot files begin at 1.
+    gaps: last - (layout === EXCHANGE_C_SPOT ? 1 : first) + 1 - kept.length,
     totals: Object.fromEntries(totals),
     events_sha256: digest.digest('hex'),
   };
@@ -174,7 +197,7 @@ function plainTarget(layout: TradeLayout, day: string, name: string, seeds: read
         const parsed = read(Buffer.from(bytes.toString('latin1').replaceAll('\n', '\r\n'), 'latin1'), [], 1 << 14);
         same('the same file without the scanner', outcomeOf(parsed), outcomeOf(whole));
       }
-      if (layout === EXCHANGE_C) {
+      if (layout === EXCHANGE_C || layout === EXCHANGE_C_SPOT) {
         // Rows nearly in order are parsed while the file is read. Of faults in several lines, another may then be found first.
         const inRuns = read(bytes, [1 + (turn % 97)], 1 + (turn % 400), 1 + (turn % 600));
         const outcomes = [inRuns, whole].map((found) => (found.items ? outcomeOf(found) : 'refused'));
@@ -252,7 +275,10 @@ export function tradeTargets(scratch: string): Target[] {
   const made = LAYOUTS.map((layout) => {
     const exchange = layout.dataset.key.slice(0, 'exchange_a'.length);
     return {
-      ...plainTarget(layout, layout.day, layout.dataset.key, [...seedsOf(layout), ...excerpts(exchange)]),
+      ...plainTarget(layout, layout.day, layout === EXCHANGE_C ? `${layout.dataset.key} trading` : layout.dataset.key, [
+        ...seedsOf(layout),
+        ...excerpts(exchange),
+      ]),
       weight: 10,
     };
   });
