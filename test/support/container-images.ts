@@ -176,8 +176,11 @@ export async function npmAccess(folder: string): Promise<string[]> {
   const lines: string[] = ['fetch-retries=1'];
   const mounts: string[] = [];
   for (const name of ['registry', 'proxy', 'https-proxy', 'noproxy', 'cafile']) {
-    const value = (await run('npm', ['config', 'get', name])).stdout.trim();
-    if (value === '' || value === 'null' || value === 'undefined') continue;
+    const set = (await run('npm', ['config', 'get', name])).stdout.trim();
+    // Which settings npm finds depends on which Node it runs on; Node itself trusts the other name.
+    const other = name === 'cafile' ? (process.env.NODE_EXTRA_CA_CERTS ?? '') : '';
+    const value = ['', 'null', 'undefined'].includes(set) ? other : set;
+    if (value === '') continue;
     lines.push(`${name}=${value}`);
     if (name === 'cafile') mounts.push('--volume', `${value}:${value}:ro`);
   }
