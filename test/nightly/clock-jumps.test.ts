@@ -7,8 +7,10 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { type Change, Changes } from '../../client/index.ts';
 import { waitForRateLimit } from '../../pipelines/sources/documents/http.ts';
+import { PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
 import { endProcess, type ProcessRef, processRef, withLock } from '../../shared/stack/processes.ts';
 import { childrenOf } from '../support/children.ts';
 import { type Json, ROOT } from '../support/command.ts';
@@ -116,6 +118,14 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
       return looks.add(at).size > 2;
     }, 'the command has looked again');
   };
+  const projects = async () => {
+    const held = await system.rows(
+      `select 1 from pg_locks where locktype = 'advisory' and granted and classid = ${PROJECTOR_LOCK} and objid = $1
+         and database = (select oid from pg_database where datname = current_database())`,
+      [datasetOf(DATASET).number],
+    );
+    return held.length > 0;
+  };
   const days = ['2024-01-01', '2024-01-02'];
   const states: string[] = [];
   for (const [index, [, jumpMs]] of JUMPS.entries()) {
@@ -123,6 +133,8 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     const text = csvOf({ day, firstId: 1 + index * 3000, seed: index, rows: 3000, timeUnit: 'ms' });
     for (const one of [system, undisturbed]) await writeDocument(one.vendor, day, text);
     // The projector stands still, so the clock jumps while the command waits for the proof.
+    // Before it has its lock, the command's own projector would take it and prove the day.
+    await eventually(projects, 'the projector has its dataset');
     const [projector] = childrenOf(up.child.pid!, 'pipelines/projector/main.ts');
     process.kill(projector, 'SIGSTOP');
     const backfill = system.start(['backfill', DATASET, '--from', day, '--to', day], { ...shifted, ...small });

@@ -8,9 +8,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
+import { startExports } from '../support/exports.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';
-import { API_KEY, startServing } from '../support/serving.ts';
-import { createMigratedEnv, natsSettings } from '../support/stack.ts';
+import { API_KEY } from '../support/serving.ts';
+import { createMigratedEnv } from '../support/stack.ts';
 import { schemathesisPython } from '../support/tools.ts';
 
 const SEED = 20_261;
@@ -44,7 +45,8 @@ test.skipIf(tool.missing !== undefined).for(RUNS)(
   async (which) => {
     await using env = await createMigratedEnv();
     await loadDays(env.databaseUrl, [randomDay('2024-03-01', 200, 1000, 1)]);
-    await using serving = await startServing({ databaseUrl: env.databaseUrl, settings: natsSettings(env) });
+    await using exports = await startExports(env);
+    const { serving } = exports;
     const folder = await mkdtemp(join(tmpdir(), 'tidemark-schemathesis-'));
     const args = [
       ...['-m', 'schemathesis.cli', 'run', `${serving.url}/openapi.json`, '--header', `X-API-Key: ${API_KEY}`],
