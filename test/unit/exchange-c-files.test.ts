@@ -125,6 +125,17 @@ describe('a file', () => {
     }
   });
 
+  test('of spot may have a last column of every kind, which stays in the event', () => {
+    const withRpi = `${EXCHANGE_C_SPOT.headers[0]},rpi`;
+    const text = (values: readonly string[]) =>
+      [withRpi, ...values.map((value, index) => `${EXCHANGE_C_SPOT.row(index + 1)},${value}`), ''].join('\n');
+    const all = ['', 'true', 'False', '0', '1'];
+    expect(rawOf(decodeFile(EXCHANGE_C_SPOT, text(all)))).toBe(text(all).slice(withRpi.length + 1));
+    for (const value of ['2', 'yes', 'TRUEE', ' ', '-']) {
+      expect(refusalOf(() => decodeFile(EXCHANGE_C_SPOT, text(['0', value]))).message).toMatch(/line 3: rpi must be/);
+    }
+  });
+
   test('is ordered by the numbers in its match ids, not by their text', () => {
     const items = decode(HEADER + [10, 9, 11].map((id) => withId(id)).join('\n'));
     expect(rawOf(items).match(/m-\d+/g)).toEqual(['m-9', 'm-10', 'm-11']);

@@ -17,6 +17,7 @@ import {
   EXCHANGE_A,
   EXCHANGE_B,
   EXCHANGE_C,
+  EXCHANGE_C_SPOT,
   fileOf,
   LAYOUTS,
   pieceSizes,
@@ -242,6 +243,9 @@ test.each<[string, TradeLayout, number[], string, string, RegExp]>([
   ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '90000000000', 4: '2' }), 'SOURCE_ROW_INVALID', /price x size must be below/],
   ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
   ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2/],
+  ['C, spot: a quote quantity beyond all totals', EXCHANGE_C_SPOT, [8, 7], EXCHANGE_C_SPOT.row(9, { 2: '90000000000', 3: '2' }), 'SOURCE_ROW_INVALID', /price x volume must be below/],
+  ['C, spot: an id again with its price written otherwise', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'price', '78580.80'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
+  ['C, spot: an id again with its side in capitals', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'side', 'BUY'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
 ])('%s: refused', (_, layout, before, row, code, message) => {
   // The row at fault is named, not the last one that was parsed.
   const lines = [...before.map((id) => layout.row(id)), row, layout.row(11)];
