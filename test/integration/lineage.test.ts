@@ -179,21 +179,11 @@ describe('an event', () => {
   });
 
   test('of an offset that nothing proved holds is 404', async () => {
-    const none = [
-      0,
-      999,
-      1000 + 2 * ROWS,
-      '01000',
-      '1000.0',
-      '+1000',
-      'x',
-      '1'.repeat(18),
-      '9'.repeat(400),
-      '%27',
-      '1%2F2',
-    ];
+    const none = [0, 999, 1000 + 2 * ROWS, '01000', '1000.0', '+1000', 'x', '1'.repeat(18), '9'.repeat(400), '%27'];
     for (const offset of none)
       expect(outcome(await ask(offset)), String(offset)).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
+    // A path with an encoded slash is none.
+    expect(outcome(await ask('1%2F2'))).toEqual([404, 'ROUTE_NOT_FOUND']);
     expect((await ask('x')).json.detail).toBe(
       `No proved partition of ${DATASET} holds this offset. An offset of ${DATASET} is the trade id, such as 109344068. ` +
         `GET /v1/coverage/${DATASET} lists what is proved.`,
