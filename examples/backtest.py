@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A backtest's data: prices and volume beside a rate and a block's fees, each hour as it was known at its end."""
 import os
+import sys
 
 import polars as pl
 import requests
@@ -16,6 +17,8 @@ columns = [
 ]
 body = {"columns": columns, "grid": "1h", "n_rows": 72, "as_of": "row"}
 answer = requests.post(f"{URL}/v1/frame", headers=HEADERS, json=body, timeout=300)
-assert answer.ok, answer.text
+if not answer.ok:
+    problem = answer.json()
+    sys.exit(f"{problem['code']}: {problem['detail']}")
 frame = pl.read_ipc_stream(answer.content)
 print(frame.tail(), frame.height, "hours")

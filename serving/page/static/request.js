@@ -93,7 +93,8 @@ answer = requests.post(
     headers={"X-API-Key": os.environ["TIDEMARK_KEY"]},
     json=${pythonLiteral(body)},
 )
-answer.raise_for_status()
+if not answer.ok:
+    raise SystemExit(answer.json()["detail"])
 print(answer.json()["row_count"])`;
 }
 
@@ -169,7 +170,8 @@ answer = requests.post(
     },
     json=${pythonLiteral(body)},
 )
-answer.raise_for_status()
+if not answer.ok:
+    raise SystemExit(answer.json()["detail"])
 print(pl.read_ipc_stream(answer.content))`;
 }
 
