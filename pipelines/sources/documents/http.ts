@@ -15,6 +15,7 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { makePrivateFolder } from '../../../shared/own-folder.ts';
 import { AddressRefused, checkedLookup, checkHost } from './addresses.ts';
 import { displayUrl, documentName, isFollowed } from './locations.ts';
+import { proxyFor } from './proxy.ts';
 
 /**
  * Node's own client for the protocol of an address. An `import` of `node:http` would read all its names, also `WebSocket`, and
@@ -119,7 +120,7 @@ export interface RequestOptions {
 
 /** The other end of a connection. */
 export interface Connected {
-  /** Undefined if the connection was gone before it could be asked. */
+  /** Undefined if the connection was gone before it could be asked, or a proxy is between. */
   readonly address: string | undefined;
 }
 
@@ -207,14 +208,18 @@ async function respond(
     throw unreachable(options.url, (cause as Error).message, {}, cause);
   }
   for (;;) {
-    // No kept connection: another fetch may have opened it to where this one must not lead.
-    const way = base && { agent: false, lookup: checkedLookup(base.address) };
-    const request = clientFor(url).request(url, { method, headers: asked, signal, ...way });
+    // No kept connection: another fetch may have opened it to where this one must not lead. Behind a proxy it is the proxy that resolves
+    // names and connects.
+    const client = clientFor(url);
+    const proxy = proxyFor(url, client.Agent);
+    const direct = base && { agent: false, lookup: checkedLookup(base.address) };
+    const way = proxy ? { agent: proxy } : direct;
+    const request = client.request(url, { method, headers: asked, signal, ...way });
     const timer = setTimeout(() => request.destroy(new Silence(`no answer within ${timeoutMs} ms`)), timeoutMs);
     try {
       return await new Promise<Response>((resolve, reject) => {
         request.once('response', (response) =>
-          resolve({ response, connected: { address: response.socket.remoteAddress } }),
+          resolve({ response, connected: { address: proxy ? undefined : response.socket.remoteAddress } }),
         );
         request.on('error', reject);
         request.end(json);
