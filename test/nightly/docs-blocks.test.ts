@@ -1,6 +1,9 @@
 /**
  * README, docs and examples as they stand: every block of a program, in order, in one checkout on one fresh state, as a reader runs
  * them. A block is left out only by `<!-- not run: reason -->` before it.
+ *
+ * What a page shows of an answer is what is answered. `<!-- values differ -->` before it says that its numbers, digests and times are
+ * of the day's sample; `TIDEMARK_DOCS_UPDATE=1` writes those of today into the pages.
  */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -12,6 +15,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { ROOT } from '../support/command.ts';
 import { given, givenTool } from '../support/given.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
+import { compareAnswer } from '../support/shown-answers.ts';
 import { temporaryDir } from '../support/stack.ts';
 import { docsPython } from '../support/tools.ts';
 
@@ -21,8 +25,8 @@ interface Block {
   readonly text: string;
   /** Why it is not run. */
   readonly reason: string | undefined;
-  /** What the page shows as its answer. */
-  readonly shown: string | undefined;
+  /** What the page shows as its answer, and where. */
+  readonly shown: { readonly text: string; readonly at: number; readonly valuesDiffer: boolean } | undefined;
 }
 
 /** Languages of what is shown and not run: answers, drawings, settings of others. */
@@ -30,15 +34,23 @@ const SHOWN = new Set(['text', 'mermaid', 'yaml']);
 
 function blocksOf(page: string): Block[] {
   const whole = readFileSync(join(ROOT, page), 'utf8');
-  const fences = [...whole.matchAll(/^(?:<!-- not run: (.+) -->\n)?```(\w+)\n([\s\S]*?)^```$/gm)];
-  return fences.flatMap(({ 0: all, 1: reason, 2: language, 3: body, index }, at) => {
+  const fences = [
+    ...whole.matchAll(/^(?:<!-- not run: (.+) -->\n|(<!-- values differ -->\n))?```(\w+)\n([\s\S]*?)^```$/gm),
+  ];
+  return fences.flatMap(({ 0: all, 1: reason, 3: language, 4: body, index }, at) => {
     if (SHOWN.has(language)) return [];
     const next = fences[at + 1];
-    const isAnswered = next?.[2] === 'text' && whole.slice(index + all.length, next.index).trim() === '';
+    const isAnswered = next?.[3] === 'text' && whole.slice(index + all.length, next.index).trim() === '';
     const line = whole.slice(0, index).split('\n').length;
-    return [{ line, language, text: body, reason, shown: isAnswered ? next[3] : undefined }];
+    return [{ line, language, text: body, reason, shown: isAnswered ? shownIn(next) : undefined }];
   });
 }
+
+const shownIn = ({ 0: all, 2: mark, 4: body, index }: RegExpExecArray) => ({
+  text: body,
+  at: index + all.lastIndexOf(body),
+  valuesDiffer: mark !== undefined,
+});
 
 const PAGES = [
   'README.md',
@@ -79,7 +91,7 @@ function scriptOf(page: string, blocks: readonly Block[]): string {
   let program = 0;
   const parts = run.map(({ line, language, text: body }) => {
     const left = language === 'ts' ? programs - ++program : 0;
-    return `at=${page}:${line}; echo "@@ ${line}"\n${RUN[language](body, left)}`;
+    return `at=${page}:${line}; printf "\\n@@ ${line}\\n"\n${RUN[language](body, left)}`;
   });
   return [
     'set -Eeuo pipefail',
@@ -148,23 +160,41 @@ given(missing === '', `a program is missing: apt-get install ${missing}`).descri
         await mkdir(join(checkout, 'tmp'), { recursive: true });
         const { exit, stdout, stderr } = await runPage(page, blocks);
         expect([page, exit], `${stderr.slice(-2000)}\n${stdout.slice(-1000)}`).toEqual([page, 0]);
+        const answerOf = ({ line }: Block) =>
+          stdout
+            .slice(stdout.indexOf(`@@ ${line}\n`))
+            .split(/^@@ /m)[1]
+            .replace(/^\d+/, '');
+        expectShown(page, blocks, answerOf);
         if (page !== 'README.md') return;
-        // The walk's documents are the same everywhere; the times of its ingest are not.
-        const walk = blocks.find(({ text: script }) => script.includes('./tidemark event'))!;
-        const answer = stdout.slice(stdout.indexOf(`@@ ${walk.line}\n`)).split('@@')[1];
-        for (const line of walk.shown!.split('\n').filter((one) => !one.startsWith('ingested_at_utc'))) {
-          expect(answer).toContain(line);
-        }
-        const { text: look, line } = blocks[blocks.indexOf(walk) + 1];
-        expect(look).toContain('unzip -p');
-        const looked = stdout.slice(stdout.indexOf(`@@ ${line}\n`)).split('@@')[1];
-        const [event, digest] = [walk.shown!.split('\n')[0], /zip {2}sha256 (\w+)/.exec(walk.shown!)![1]];
-        for (const expected of [event, `${digest} `]) expect(looked).toContain(expected);
+        const walk = blocks.findIndex(({ text: script }) => script.includes('./tidemark event'));
+        const look = blocks[walk + 1];
+        expect(look.text).toContain('unzip -p');
+        const shown = blocks[walk].shown!.text;
+        const [event, digest] = [shown.split('\n')[0], /zip {2}sha256 (\w+)/.exec(shown)![1]];
+        for (const expected of [event, `${digest} `]) expect(answerOf(look)).toContain(expected);
       },
       180_000,
     );
   });
 });
+
+/** @param answerOf what a block printed */
+function expectShown(page: string, blocks: readonly Block[], answerOf: (block: Block) => string): void {
+  const path = join(ROOT, page);
+  const whole = readFileSync(path, 'utf8');
+  let renewed = whole;
+  const faults: string[] = [];
+  for (const block of blocks.toReversed()) {
+    if (block.reason !== undefined || block.shown === undefined) continue;
+    const { text: shown, at } = block.shown;
+    const compared = compareAnswer(shown, answerOf(block), block.shown);
+    if (compared.fault) faults.push(`${page}:${block.line} ${compared.fault}:\n${answerOf(block).slice(-2000)}`);
+    renewed = renewed.slice(0, at) + compared.renewed + renewed.slice(at + shown.length);
+  }
+  if (process.env.TIDEMARK_DOCS_UPDATE === undefined) expect(faults).toEqual([]);
+  else if (renewed !== whole) writeFileSync(path, renewed);
+}
 
 test('blocks that are left out say why, and are few', () => {
   const left = PAGES.flatMap(({ page, blocks }) =>
