@@ -1,5 +1,6 @@
-/** ClickHouse on exports of every dataset; the readers that are quickly there are in test/integration/. */
+/** ClickHouse and Spark on exports of every dataset; the readers that are quickly there are in test/integration/. */
 import { testReaders } from '../support/parquet-readers.ts';
-import { clickhousePython } from '../support/tools.ts';
+import { clickhousePython, sparkPython } from '../support/tools.ts';
 
 testReaders(await clickhousePython(), ['clickhouse']);
+testReaders(await sparkPython(), ['spark']);

@@ -19,7 +19,7 @@ import type { Tool } from './tools.ts';
 import { createWorldsEnv } from './worlds-env.ts';
 import { writeParquet } from './write-parquet.ts';
 
-export type ParquetReader = 'pyarrow' | 'polars' | 'duckdb' | 'fastparquet' | 'clickhouse';
+export type ParquetReader = 'pyarrow' | 'polars' | 'duckdb' | 'fastparquet' | 'clickhouse' | 'spark';
 
 export interface ParquetCase {
   readonly name: string;

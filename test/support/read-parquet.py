@@ -63,12 +63,22 @@ def by_clickhouse(path, fields):
     return (list(column) for column in zip(*rows))
 
 
+def by_spark(path, fields):
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    columns = [f"unix_millis(`{name}`)" if dtype == "timestamp_utc" else f"`{name}`" for name, dtype in fields]
+    rows = spark.read.parquet(path).selectExpr(*columns).collect()
+    return (list(column) for column in zip(*rows))
+
+
 READERS = {
     "pyarrow": (by_pyarrow, "pyarrow"),
     "polars": (by_polars, "polars"),
     "duckdb": (by_duckdb, "duckdb"),
     "fastparquet": (by_fastparquet, "fastparquet"),
     "clickhouse": (by_clickhouse, "chdb"),
+    "spark": (by_spark, "pyspark"),
 }
 
 

@@ -164,6 +164,14 @@ export const docsPython = (): Promise<Tool> =>
 export const clickhousePython = (): Promise<Tool> =>
   once('clickhouse-python', () => pythonWith(CLICKHOUSE_PACKAGES, 'import chdb'));
 
+/** A Python with Spark, which PyPI has as source alone. */
+export const sparkPython = (): Promise<Tool> =>
+  once('spark-python', async () =>
+    runs('java', ['-version'])
+      ? await pythonWith(['pyspark==4.3.0', 'py4j==0.10.9.9'], 'import pyspark', ['pyspark'])
+      : { path: '', missing: 'java is missing: apt-get install default-jre-headless' },
+  );
+
 const SCHEMATHESIS_PACKAGES = [
   ...['schemathesis==4.32.5', 'hypothesis==6.170.17', 'hypothesis-graphql==0.13.5', 'graphql-core==3.3.2'],
   ...['jsonschema_rs==0.60.3', 'harfile==0.6.0', 'pyrate-limiter==4.5.1', 'sortedcontainers==2.4.0', 'Werkzeug==3.1.9'],
@@ -177,8 +185,16 @@ const SCHEMATHESIS_PACKAGES = [
 export const schemathesisPython = (): Promise<Tool> =>
   once('schemathesis-python', () => pythonWith(SCHEMATHESIS_PACKAGES, 'import schemathesis'));
 
-/** @param packages all of them with their versions. @param check what the environment must run. */
-async function pythonWith(packages: readonly string[], check: string): Promise<Tool> {
+/**
+ * @param packages all of them with their versions
+ * @param check what the environment must run
+ * @param fromSource packages that are built here
+ */
+async function pythonWith(
+  packages: readonly string[],
+  check: string,
+  fromSource: readonly string[] = [],
+): Promise<Tool> {
   try {
     const cacheDir = await chooseCacheDir(SELF);
     const key = createHash('sha256')
@@ -197,7 +213,8 @@ async function pythonWith(packages: readonly string[], check: string): Promise<T
       progress(`installing ${packages.join(', ')} (once)`);
       await rm(folder, { recursive: true, force: true });
       await run('python3', ['-m', 'venv', '--without-pip', folder], { signal });
-      const options = ['--quiet', '--no-input', '--disable-pip-version-check', '--only-binary', ':all:', '--no-deps'];
+      const forms = ['--only-binary', ':all:', ...fromSource.flatMap((name) => ['--no-binary', name])];
+      const options = ['--quiet', '--no-input', '--disable-pip-version-check', ...forms, '--no-deps'];
       await run('python3', ['-m', 'pip', '--python', python, 'install', ...options, ...packages], { signal });
       await run(python, ['-c', check], { signal });
       await writeFile(join(folder, 'READY'), `${packages.join('\n')}\n`);
