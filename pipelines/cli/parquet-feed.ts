@@ -4,7 +4,14 @@
  */
 import { open } from 'node:fs/promises';
 import { zstdDecompressSync } from 'node:zlib';
-import { asyncBufferFromFile, parquetMetadataAsync, parquetScan, snappyUncompress } from 'hyparquet';
+import {
+  type AsyncBuffer,
+  asyncBufferFromFile,
+  type FileMetaData,
+  parquetMetadataAsync,
+  parquetScan,
+  snappyUncompress,
+} from 'hyparquet';
 import { type Cell, RowFault, type RowLayout } from '../../shared/proof-log/cells.ts';
 import { type FieldPlaces, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import type { RowDigests } from '../../shared/proof-log/rows.ts';
@@ -121,6 +128,101 @@ function checkLists(bytes: Uint8Array): void {
   struct(0);
 }
 
+/** The file, whose pages are looked at as they are read: the reader takes memory for as many values as a page says to have. */
+function withCheckedPages(file: AsyncBuffer, metadata: FileMetaData): AsyncBuffer {
+  const chunks = metadata.row_groups.flatMap(({ columns, num_rows: rows }) =>
+    columns.flatMap(({ meta_data: meta }) => {
+      if (!meta) return [];
+      const start = Number(meta.dictionary_page_offset || meta.data_page_offset);
+      return [{ start, end: start + Number(meta.total_compressed_size), rows: Number(rows) }];
+    }),
+  );
+  return {
+    byteLength: file.byteLength,
+    slice: async (from, to) => {
+      const bytes = await file.slice(from, to);
+      for (const { start, end, rows } of chunks) {
+        if (start < from || start >= from + bytes.byteLength) continue;
+        checkPages(new Uint8Array(bytes).subarray(start - from, end - from), rows);
+      }
+      return bytes;
+    },
+  };
+}
+
+/** Walks the pages of a column in a row group. @throws RowFault where their values are more than its rows */
+function checkPages(bytes: Uint8Array, rows: number): void {
+  let values = 0;
+  for (let at = 0; at < bytes.length - 1; ) {
+    const page = pageAt(bytes, at);
+    // A dictionary has at most the values of its column.
+    for (const said of page.values) {
+      if (said < 0 || said > rows)
+        throw new RowFault(`a page says that it has ${said} values, and its row group ${rows} rows`);
+    }
+    values += page.isData ? (page.values[0] ?? 0) : 0;
+    if (values > rows)
+      throw new RowFault(`the pages of a column say more values than the ${rows} rows of their row group`);
+    if (!(page.end > at)) throw new RowFault('a page ends before it begins');
+    at = page.end;
+  }
+}
+
+interface PageBounds {
+  readonly isData: boolean;
+  /** How many values, and rows, the page says to have. */
+  readonly values: readonly number[];
+  readonly end: number;
+}
+
+/** The numbers of a page's header, in compact Thrift, that the reader takes memory for. */
+function pageAt(bytes: Uint8Array, from: number): PageBounds {
+  let at = from;
+  const fields = new Map<string, number>();
+  const next = () => {
+    if (at >= bytes.length) throw new RowFault('the header of a page is cut off');
+    return bytes[at++];
+  };
+  const varint = (): number => {
+    let value = 0;
+    for (let scale = 1; scale < 2 ** 70; scale *= 128) {
+      const byte = next();
+      value += (byte & 0x7f) * scale;
+      if (byte < 128) return value;
+    }
+    throw new RowFault('the header of a page has a number of more than ten bytes');
+  };
+  const zigzag = () => {
+    const value = varint();
+    return value % 2 === 0 ? value / 2 : -(value + 1) / 2;
+  };
+  const struct = (path: string, depth: number): void => {
+    if (depth > 8) throw new RowFault('the header of a page is nested more than 8 levels deep');
+    for (let field = 0; ; ) {
+      const head = next();
+      const type = head & 15;
+      if (type === 0) return;
+      field = head >> 4 === 0 ? zigzag() : field + (head >> 4);
+      const name = `${path}${field}`;
+      if (type === 3) at += 1;
+      else if (type >= 4 && type <= 6) fields.set(name, zigzag());
+      else if (type === 7) at += 8;
+      else if (type === 8) at += varint();
+      else if (type === 12) struct(`${name}.`, depth + 1);
+      // No header of a page has a list.
+      else if (type > 2) throw new RowFault(`the header of a page has a field of the type ${type}`);
+    }
+  };
+  struct('', 0);
+  const isData = fields.get('1') !== 2;
+  const said = ['5.1', '7.1', '8.1', '8.2', '8.3'].flatMap((name) => fields.get(name) ?? []);
+  // The reader keeps 32 bits of such a number.
+  if ([...said, fields.get('2') ?? 0, fields.get('3') ?? 0].some((value) => Math.abs(value) >= 2 ** 31))
+    throw new RowFault('the header of a page has a number of more than 32 bits');
+  boundedPage(fields.get('2') ?? 0);
+  return { isData, values: said, end: at + (fields.get('3') ?? 0) };
+}
+
 async function feedGroups(
   path: string,
   { layout, digests }: Target,
@@ -128,8 +230,8 @@ async function feedGroups(
   maxRows: number,
 ): Promise<number> {
   await checkFooter(path);
-  const file = await asyncBufferFromFile(path);
-  const metadata = await parquetMetadataAsync(file);
+  const unchecked = await asyncBufferFromFile(path);
+  const metadata = await parquetMetadataAsync(unchecked);
   const groups = metadata.row_groups.map(({ num_rows: rows }) => Number(rows));
   const rows = groups.reduce((sum, each) => sum + each, 0);
   if (rows !== Number(metadata.num_rows))
@@ -138,6 +240,7 @@ async function feedGroups(
   const wrong = groups.find((each) => !(each >= 0 && each <= MAX_GROUP_ROWS));
   if (wrong !== undefined)
     throw new RowFault(`a row group says ${wrong} rows, and at most ${MAX_GROUP_ROWS} are read at once`);
+  const file = withCheckedPages(unchecked, metadata);
   const present = metadata.schema.slice(1).map(({ name }) => name);
   const { columns: byColumn, by, copies } = placesOf(layout, present, fields);
   const needed = [...byColumn.flat(), ...by, ...copies.filter((place) => place >= 0)];

@@ -6,6 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
+import { parquetMetadata } from 'hyparquet';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { feedParquet } from '../../pipelines/cli/parquet-feed.ts';
@@ -80,6 +81,17 @@ describe('a Parquet file', () => {
       'a list of 33554432 elements',
     );
     await expect(fed(withFooter(Buffer.alloc(200, 0x1c)))).rejects.toThrow('more than 64 levels');
+  });
+
+  test('whose pages say more values than their row group has rows', async () => {
+    const bytes = written();
+    const { row_groups: groups } = parquetMetadata(new Uint8Array(bytes).buffer);
+    // The page has field 8, the header of a data page of version 2, with its field 1, the count 1; 63 is the largest number in a byte.
+    const start = Number(groups[0].columns[0].meta_data!.data_page_offset);
+    const at = bytes.indexOf(Buffer.from([0x5c, 0x15, 2]), start);
+    expect(at).toBeGreaterThan(start);
+    bytes[at + 2] = 126;
+    await expect(fed(bytes)).rejects.toThrow('a page says that it has 63 values, and its row group 1 rows');
   });
 });
 
