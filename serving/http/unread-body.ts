@@ -33,6 +33,9 @@ export async function awaitUnreadBody(request: IncomingMessage): Promise<void> {
 export const announcesBody = ({ headers }: IncomingMessage): boolean =>
   headers['transfer-encoding'] !== undefined || !/^0*$/.test(headers['content-length'] ?? '');
 
+/** Methods that take a body, of a route or not. */
+const WITH_BODY: ReadonlySet<string | undefined> = new Set(['POST', 'PUT', 'PATCH']);
+
 /** Whether the method takes a body and the head does not say where it ends: what follows would be read as another request. */
 export const lacksLength = ({ method, headers }: IncomingMessage): boolean =>
-  method === 'POST' && headers['transfer-encoding'] === undefined && headers['content-length'] === undefined;
+  WITH_BODY.has(method) && headers['transfer-encoding'] === undefined && headers['content-length'] === undefined;
