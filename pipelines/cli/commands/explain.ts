@@ -44,7 +44,7 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
     { command: 'explain', ok: true, source, partitions, ...ruled_out, rows_searched, rows, rows_is_exact },
     () => {
       const about = rows_is_exact ? '' : 'about ';
-      const answer = `${source}: ${about}${grouped(rows)} rows of ${grouped(rows_searched)} searched`;
+      const answer = `${printable(String(source))}: ${about}${grouped(rows)} rows of ${grouped(rows_searched)} searched`;
       if (!ruled_out)
         return `${answer}. Ranges of values rule nothing out: the query has no filters, or the dataset is not of trades.`;
       const lines = ['partitions', 'frames'].map((what) => [
@@ -90,5 +90,11 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
     const said = printable(detailOf(text));
     throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}${said === '' ? '' : `: ${said}`}`);
   }
-  return JSON.parse(text) as Estimate;
+  const found = isJson(text) ? (JSON.parse(text) as Estimate | null) : undefined;
+  if (typeof found?.source !== 'string')
+    throw new TidemarkError(
+      'SERVICE_REFUSED',
+      `${base} answered 200, and not with an estimate: it is no service of this kind`,
+    );
+  return found;
 }
