@@ -16,7 +16,7 @@ import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { type Io, PROJECT_ROOT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
 import { createOutput, type Output } from './output.ts';
-import { SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.ts';
+import { logsInWords, SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.ts';
 
 export interface OutageRetryOptions {
   readonly signal: AbortSignal;
@@ -113,7 +113,7 @@ export async function openContext(
   const { io } = command;
   const { settings, given } = settingsOf(command, { required });
   const output = createOutput(command);
-  const terminalLog = output.terminal
+  const terminalLog = logsInWords(command, name)
     ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })
     : undefined;
   const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog ?? io.log);

@@ -24,13 +24,9 @@ export interface Output {
 /** Most frequent redraw, so that the terminal costs no noticeable time. */
 const PROGRESS_INTERVAL_MS = 100;
 
-/** Whether standard error is a terminal, and the command is for people. */
-export const isOnTerminal = ({ json, io }: Pick<ParsedCommand, 'json' | 'io'>): boolean =>
-  io.stderr.isTTY === true && !json;
-
 export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 'io'>): Output {
   const { stdout, stderr } = options.io;
-  const terminal = isOnTerminal(options);
+  const terminal = stderr.isTTY === true && !options.json;
   const tty = options.progress && terminal;
   let drawn = false;
   let lastDrawn = 0;

@@ -13,9 +13,9 @@ const PROJECTOR = { name: 'projector', module: 'pipelines/projector/main.ts' } a
 export class WaitingProjector implements AsyncDisposable {
   #spawned: SpawnedChild | undefined;
 
-  /** @param onTerminal whether the command shows its log lines */
-  constructor(io: Io, onTerminal: boolean) {
-    this.#spawned = spawnChild({ ...PROJECTOR, inherits: io.env, readsOutput: false, readsErrors: onTerminal });
+  /** @param inWords whether the command shows its log lines in words */
+  constructor(io: Io, inWords: boolean) {
+    this.#spawned = spawnChild({ ...PROJECTOR, inherits: io.env, readsOutput: false, readsErrors: inWords });
     this.#spawned.exited.catch(() => {}); // whoever takes it awaits it
   }
 

@@ -8,9 +8,9 @@ import { printableJson, printableLines } from '../../shared/proof-log/printable.
 import type { Io } from './io.ts';
 import { EXIT } from './io.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
-import { isOnTerminal } from './output.ts';
 import { WaitingProjector } from './projector.ts';
 import * as specs from './specs.ts';
+import { logsInWords } from './terminal-log.ts';
 
 interface Command {
   readonly spec: CommandSpec;
@@ -111,7 +111,7 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
     return 0;
   }
   const projects = command.projects && io.project === undefined && parsed.values['dry-run'] !== true;
-  await using projector = projects ? new WaitingProjector(io, isOnTerminal(parsed)) : undefined;
+  await using projector = projects ? new WaitingProjector(io, logsInWords(parsed, name)) : undefined;
   return await (await command.load())(parsed, projector);
 }
 

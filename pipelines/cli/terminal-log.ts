@@ -1,9 +1,10 @@
 /**
- * The log of a command that runs on a terminal: every line goes to a file of bounded size in the state folder, and
- * warnings and errors are also shown in words. Children of the command write to the same file, through the command.
+ * The log of a command for people: every line goes to a file of bounded size in the state folder, and warnings and errors are
+ * also shown in words. Children of the command write to the same file, through the command.
  */
 import { closeSync, fstatSync, mkdirSync, openSync, renameSync, statSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
+import type { ParsedCommand } from './options.ts';
 
 /** Size limit of each of two files: the current one and the previous one (`.1`). */
 const MAX_BYTES = 8 << 20;
@@ -19,6 +20,24 @@ const ERROR = 50;
 export const TERMINAL_VARIABLE = 'TIDEMARK_TERMINAL';
 /** Marks a log line that accompanies a note to the operator, so that it is not shown again. */
 export const SHOWN_BY_PARENT = { reported: true } as const;
+
+/** Commands that run until they are stopped: off a terminal their standard error is the log of a service, which somebody collects. */
+const SERVICES: ReadonlySet<string> = new Set(['up', 'follow', 'export-worker']);
+
+/**
+ * Whether a command shows its log in words: always on a terminal, and off one where it ends by itself, for then its standard error
+ * is read by people and by their scripts. With --json everything is for programs.
+ */
+export function logsInWords(
+  { json, io, values }: Pick<ParsedCommand, 'json' | 'io' | 'values'>,
+  name: string,
+): boolean {
+  if (json) return false;
+  if (io.stderr.isTTY === true) return true;
+  const isChild = io.env[TERMINAL_VARIABLE] !== undefined;
+  const goesOn = SERVICES.has(name) || values.follow === true || values.every !== undefined;
+  return !isChild && !goesOn && io.log === undefined;
+}
 
 export interface TerminalLogOptions {
   readonly path: string;

@@ -125,6 +125,14 @@ describe('without a terminal', () => {
     expect(run('env').status).toBe(1);
   });
 
+  test('a command that ends by itself has no JSON among its words; its log is in the file', async () => {
+    const { up, said } = start({ SVC_LOG_LEVEL: 'info' }, ['status']);
+    await once(up, 'close');
+    expect([up.exitCode, said.err]).toEqual([0, '']);
+    expect(said.out).toContain('exchange_a_spot_trades');
+    expect(await readFile(join(stateDir(), 'log/tidemark.log'), 'utf8')).toContain('"process":"status"');
+  });
+
   test('a port that another program has is told before a sample is made', async () => {
     const other = createServer();
     await once(other.listen(0, '127.0.0.1'), 'listening');

@@ -76,12 +76,13 @@ export async function runLake(command: ParsedCommand): Promise<number> {
   const { output, signal, stack } = context;
   stack.supervise();
   let last: Line | undefined;
+  const newlyLeftOut = leftOutSince();
   const { child, ended } = startChild({
     ...lakeChild(context, { folder, synthetic: synthetic === true, follow: follow === true }),
     onLine(text) {
       const line = JSON.parse(text) as Line;
       if ('progress' in line) output.progress(progressOf(line.progress));
-      else if ('round' in line) output.note(textOf(line.round));
+      else if ('round' in line) output.note([textOf(line.round), ...newlyLeftOut(line.round)].join('\n'));
       else last = line;
     },
   });
@@ -153,10 +154,24 @@ function textOf({ folder, files, rows, bytes, written, replaced, removed, change
   ].join('; ');
 }
 
-const hintsOf = ({ skipped, failed, files }: Report, interrupted: boolean): string[] => [
-  ...skipped.map(({ dataset, why }) => `  ${dataset}: not written: ${why}`),
-  ...failed.map(({ path, why }) => `  ${path}: failed: ${why}`),
-  ...(files === 0 && skipped.length === 0 && !interrupted ? ['  Nothing is proved yet.'] : []),
+const leftOut = ({ skipped }: Report): string[] =>
+  skipped.map(({ dataset, why }) => `  ${dataset}: not written: ${why}`);
+
+/** What a round leaves out and the one before it did not, so that a lake that is followed says it once. */
+function leftOutSince(): (report: Report) => string[] {
+  let before: readonly string[] = [];
+  return (report) => {
+    const now = leftOut(report);
+    const news = now.filter((line) => !before.includes(line));
+    before = now;
+    return news;
+  };
+}
+
+const hintsOf = (report: Report, interrupted: boolean): string[] => [
+  ...leftOut(report),
+  ...report.failed.map(({ path, why }) => `  ${path}: failed: ${why}`),
+  ...(report.files === 0 && report.skipped.length === 0 && !interrupted ? ['  Nothing is proved yet.'] : []),
 ];
 
 const errorOf = ({ code, message }: { readonly code: string; readonly message: string }): Error =>
