@@ -2,16 +2,17 @@
 
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Pool } from 'pg';
+import type { Pool, PoolClient } from 'pg';
 import { type LoadOptions, loadGivenSettings } from '../../shared/config/load.ts';
 import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
-import { connect, createPool } from '../../shared/db/connect.ts';
+import { type Client, connect, createPool } from '../../shared/db/connect.ts';
 import { MIGRATIONS_DIR, type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { codeOf, explain, isRefusal, outageCode } from '../../shared/errors.ts';
 import { createLogger, type Logger } from '../../shared/logger.ts';
 import { connectNats, type NatsConnection, OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
+import { postgresFault } from '../../shared/stack/postgres.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { type Io, PROJECT_ROOT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
@@ -138,6 +139,9 @@ export async function openContext(
   const natsUrls = natsUrlsOf(settings, stack);
   const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
+  cleanup.defer(
+    cutWhenStopped(pool, { url: databaseUrls.ingest, signal: stopping.signal, onlyReads: READING.has(name) }),
+  );
   // From here on, a server that dies is restarted and awaited.
   stack.supervise();
   const note = (message: string) => output.note(message);
@@ -173,6 +177,33 @@ export async function openContext(
     [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
 }
+
+/** Commands that only read: a stop need not wait for what they asked. */
+const READING: ReadonlySet<string> = new Set(['status', 'runs', 'event', 'explain', 'quarantine', 'ledger']);
+
+/** A database that does not answer in this time after a stop is not waited for. */
+const LAST_ANSWER_MS = 500;
+
+/**
+ * After a stop, ends the connections of the pool where nothing but an answer is awaited, or none will come: a command that writes
+ * ends its work in order, which takes a database that answers. @returns what undoes it
+ */
+function cutWhenStopped(
+  pool: Pool,
+  { url, signal, onlyReads }: { readonly url: string; readonly signal: AbortSignal; readonly onlyReads: boolean },
+): () => void {
+  const lent = new Set<PoolClient>();
+  pool.on('acquire', (client) => lent.add(client)).on('release', (_, client) => lent.delete(client));
+  const cut = async () => {
+    const isAway = !onlyReads && (await postgresFault(url, LAST_ANSWER_MS)) !== undefined;
+    if (onlyReads || isAway) for (const client of lent) streamOf(client).destroy();
+  };
+  const onAbort = () => void cut();
+  signal.addEventListener('abort', onAbort);
+  return () => signal.removeEventListener('abort', onAbort);
+}
+
+const streamOf = (client: PoolClient) => (client as unknown as Client).connection.stream;
 
 type OpenNats = (url: string) => Promise<NatsConnection & AsyncDisposable>;
 
@@ -220,7 +251,7 @@ async function migrateDatabase(
   signal: AbortSignal,
   onWait: (message: string) => void,
 ): Promise<MigrationReport> {
-  await using client = await connect({ url, name: 'tidemark migrate' });
+  await using client = await connect({ url, name: 'tidemark migrate', signal });
   // Ends a query that runs or waits. Each migration is one transaction, so none is left half done.
   const stop = () => client.connection.stream.destroy();
   signal.addEventListener('abort', stop);

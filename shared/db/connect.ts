@@ -11,6 +11,8 @@ interface ConnectOptions {
   /** Name in pg_stat_activity; messages name the holder of a lock by it. */
   readonly name: string;
   readonly connectTimeoutMs?: number;
+  /** Ends the attempt to connect, not the connection. */
+  readonly signal?: AbortSignal;
 }
 
 export type Client = pg.Client & AsyncDisposable;
@@ -41,20 +43,29 @@ export class DatabaseClient extends pg.Client {
     super(config);
   }
 
-  /** Opens the connection; one that fails is closed here, because a server waits a minute for a login that does not come. */
-  async open(): Promise<void> {
+  /**
+   * Opens the connection; one that fails is closed here, because a server waits a minute for a login that does not come.
+   * @param signal ends the attempt, whose reason is then thrown
+   */
+  async open(signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    const end = () => this.connection.stream.destroy();
+    signal?.addEventListener('abort', end);
     try {
       await this.connect();
     } catch (error) {
-      this.connection.stream.destroy();
+      end();
+      signal?.throwIfAborted();
       throw error;
+    } finally {
+      signal?.removeEventListener('abort', end);
     }
   }
 }
 
 /**
  * Opens one connection, which `await using` closes.
- * @throws TidemarkError DATABASE_UNAVAILABLE
+ * @throws TidemarkError DATABASE_UNAVAILABLE; the reason of the signal
  */
 export async function connect(options: ConnectOptions): Promise<Client> {
   const client = new DatabaseClient({
@@ -67,8 +78,9 @@ export async function connect(options: ConnectOptions): Promise<Client> {
   // Without a listener a connection that is lost while idle would end the process. The next query reports the loss.
   client.on('error', () => {});
   try {
-    await client.open();
+    await client.open(options.signal);
   } catch (cause) {
+    options.signal?.throwIfAborted();
     throw new TidemarkError('DATABASE_UNAVAILABLE', `Cannot connect to PostgreSQL at ${describeUrl(options.url)}`, {
       cause,
     });

@@ -13,7 +13,7 @@ import { JS_ERROR } from './stream.ts';
 interface RetryOptions {
   /** Default `OUTAGE_LIMIT_MS`. */
   readonly limitMs?: number;
-  /** Ends the wait between requests, not a request in progress. */
+  /** Ends the attempt to connect and the wait between requests, not a request in progress. */
   readonly signal?: AbortSignal;
   /** Receives a message when retries begin, once until the log answers, and one when it answers again. */
   readonly onWait?: (message: string) => void;
@@ -185,6 +185,23 @@ class Reconnection {
   }
 }
 
+/** The client library's attempt to connect knows no signal: one that ends later is closed then. */
+async function unlessAborted(connecting: Promise<NatsConnection>, signal: AbortSignal | undefined) {
+  if (!signal) return await connecting;
+  const aborted = Promise.withResolvers<never>();
+  const abort = () => aborted.reject(signal.reason);
+  signal.addEventListener('abort', abort);
+  if (signal.aborted) abort();
+  try {
+    return await Promise.race([connecting, aborted.promise]);
+  } catch (error) {
+    connecting.then((late) => late.close()).catch(() => {});
+    throw error;
+  } finally {
+    signal.removeEventListener('abort', abort);
+  }
+}
+
 /**
  * Opens a connection that always reconnects: the server may restart at any time, and every user of the connection either
  * retries idempotently or rewinds.
@@ -200,7 +217,7 @@ export async function connectNats(
   const reconnection = new Reconnection();
   try {
     const [user, pass] = [parsed.username, parsed.password].map(decodeURIComponent);
-    const connection = await connect({
+    const connecting = connect({
       servers: serversOf(parsed),
       // A user name without a password is a token: `nats://TOKEN@HOST`.
       ...(pass ? { user, pass } : { token: user || undefined }),
@@ -222,6 +239,7 @@ export async function connectNats(
       pingInterval: 10_000,
       maxPingOut: 3,
     });
+    const connection = await unlessAborted(connecting, retry?.signal);
     reconnection.end();
     void reconnection.watch(connection);
     return Object.assign(connection, {
@@ -229,6 +247,7 @@ export async function connectNats(
       [Symbol.asyncDispose]: () => reconnection.close(connection),
     });
   } catch (cause) {
+    retry?.signal?.throwIfAborted();
     throw new TidemarkError('LOG_UNAVAILABLE', `nats-server at ${parsed.host} does not answer: ${explain(cause)}`, {
       cause,
     });

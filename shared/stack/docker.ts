@@ -4,7 +4,6 @@
  * that they can be tested without an engine.
  */
 
-import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import {
@@ -65,8 +64,16 @@ const FILE_STORE_BYTES = 1024 ** 4;
 const START_TIMEOUT_MS = 600_000;
 const STOP_SECONDS = 60;
 
-function dockerAnswers(): boolean {
-  return spawnSync('docker', ['info'], { stdio: 'ignore', timeout: 10_000 }).status === 0;
+const DOCKER_ANSWER_MS = 10_000;
+
+/** @throws the reason of the signal */
+async function dockerAnswers(signal: AbortSignal | undefined): Promise<boolean> {
+  const limit = AbortSignal.timeout(DOCKER_ANSWER_MS);
+  const ends = signal ? AbortSignal.any([signal, limit]) : limit;
+  // It is missing, fails, or does not answer.
+  const answer = await run('docker', ['info'], { check: false, signal: ends }).catch(() => undefined);
+  signal?.throwIfAborted();
+  return answer?.code === 0;
 }
 
 /** The name of a container, unique to the state folder, so that several stacks can run side by side. */
@@ -108,10 +115,10 @@ function createContainer(
 ): Server {
   const { stateDir, secrets, profile } = options;
   const name = containerName(stateDir, server);
-  const fault = (record: ServerRecord, timeoutMs: number): Promise<StackFault | undefined> =>
+  const fault = (record: ServerRecord, timeoutMs: number, signal?: AbortSignal): Promise<StackFault | undefined> =>
     server === 'postgres'
-      ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs)
-      : natsFault(natsUrl(record, 'publisher', natsPasswords(secrets)), timeoutMs);
+      ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs, { signal })
+      : natsFault(natsUrl(record, 'publisher', natsPasswords(secrets)), timeoutMs, { signal });
   const runs = async () => {
     const result = await run('docker', ['inspect', '--format', '{{.State.Running}}', name], { check: false });
     return result.code === 0 && result.stdout.trim() === 'true';
@@ -120,9 +127,10 @@ function createContainer(
     name: server,
     checkIntervalMs: 2_000,
 
-    async start(port) {
+    async start(port, signal) {
       await run('docker', ['rm', '--force', name], { check: false });
       await run('docker', dockerRunArgs(stateDir, server, port, profile), {
+        signal,
         env: {
           POSTGRES_PASSWORD: secrets.databasePassword,
           NATS_CONFIG: natsConfiguration({
@@ -137,11 +145,12 @@ function createContainer(
       });
       const record = { pid: 0, identity: name, port };
       const deadline = performance.now() + START_TIMEOUT_MS;
-      for (let last = await fault(record, 5_000); last !== undefined; last = await fault(record, 5_000)) {
+      const find = () => fault(record, 5_000, signal);
+      for (let last = await find(); last !== undefined; last = await find()) {
         if (performance.now() > deadline || !(await runs())) {
           throw await startFailure(name, join(stateDir, 'log', `${server}.log`), last.reason);
         }
-        await sleep(200);
+        await sleep(200, undefined, { signal });
       }
       return record;
     },
@@ -201,7 +210,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
   };
   const kind = (await readState(stateDir))?.kind;
   if (kind === 'docker') {
-    if (!dockerAnswers()) {
+    if (!(await dockerAnswers(signal))) {
       throw new TidemarkError(
         'STACK_START_FAILED',
         `The stack in ${stateDir} runs in Docker, and the Docker engine does not answer`,
@@ -218,7 +227,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     const code = codeOf(error);
     const recoverable = code === 'STACK_INSTALL_FAILED' || code === 'STACK_UNSUPPORTED_MACHINE';
     if (!recoverable || kind === 'embedded') throw error;
-    if (!dockerAnswers()) throw code === 'STACK_UNSUPPORTED_MACHINE' ? unsupportedMachine() : error;
+    if (!(await dockerAnswers(signal))) throw code === 'STACK_UNSUPPORTED_MACHINE' ? unsupportedMachine() : error;
     if (code === 'STACK_INSTALL_FAILED')
       log.warn({ fault: explain(error) }, 'the packages cannot be installed; using Docker');
     progress?.('starting PostgreSQL 17 with TimescaleDB and nats-server in Docker');

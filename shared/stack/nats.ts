@@ -54,7 +54,7 @@ export function createNats(options: NatsOptions): Server {
     name: 'nats',
     checkIntervalMs: 250,
 
-    async start(port) {
+    async start(port, signal) {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
       await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log, options.profile.responseTimeoutMs);
@@ -73,7 +73,7 @@ export function createNats(options: NatsOptions): Server {
       const ref = await spawnServer(runtime.natsServer, ['--config', configPath], { user, cwd: storeDir, logFile });
       const record = { ...ref, port };
       try {
-        await untilReady(record, serverName, options);
+        await untilReady(record, serverName, options, signal);
       } catch (error) {
         await stop(record);
         throw error;
@@ -88,7 +88,8 @@ export function createNats(options: NatsOptions): Server {
       return text.includes(accountsConfiguration(options.passwords, accounts));
     },
 
-    fault: (record, timeoutMs) => natsFault(natsUrl(record, 'publisher', options.passwords), timeoutMs),
+    fault: (record, timeoutMs, signal) =>
+      natsFault(natsUrl(record, 'publisher', options.passwords), timeoutMs, { signal }),
 
     stop,
 
@@ -120,14 +121,22 @@ const serverNameOf = (storeDir: string): string =>
 /**
  * Why nats-server cannot be used, or undefined: connects and authenticates as a client does. For a TLS address it checks
  * only the greeting; the client library checks the rest.
- * @param serverName the name of the only server that may answer
+ * @param options.serverName the name of the only server that may answer
+ * @throws the reason of the signal
  */
-export async function natsFault(url: string, timeoutMs: number, serverName?: string): Promise<StackFault | undefined> {
+export async function natsFault(
+  url: string,
+  timeoutMs: number,
+  { serverName, signal }: { readonly serverName?: string; readonly signal?: AbortSignal } = {},
+): Promise<StackFault | undefined> {
+  signal?.throwIfAborted();
   const { hostname, port, username, password, protocol } = new URL(url);
   const socket = connectTcp({ host: hostname.replace(/^\[|\]$/g, ''), port: Number(port || 4222) });
   socket.setTimeout(timeoutMs);
+  const end = () => socket.destroy();
+  signal?.addEventListener('abort', end);
   try {
-    return await new Promise<StackFault | undefined>((resolve) => {
+    const fault = await new Promise<StackFault | undefined>((resolve) => {
       const silent = (reason: string, passing?: boolean) => resolve({ kind: 'silent', reason, passing });
       const refused = (reason: string) => resolve({ kind: 'refused', reason });
       let text = '';
@@ -164,16 +173,24 @@ export async function natsFault(url: string, timeoutMs: number, serverName?: str
         if (refusal) refused(refusal[1]);
       });
     });
+    signal?.throwIfAborted();
+    return fault;
   } finally {
+    signal?.removeEventListener('abort', end);
     socket.destroy();
   }
 }
 
-async function untilReady(record: ServerRecord, serverName: string, options: NatsOptions): Promise<void> {
+async function untilReady(
+  record: ServerRecord,
+  serverName: string,
+  options: NatsOptions,
+  signal: AbortSignal | undefined,
+): Promise<void> {
   const url = natsUrl(record, 'publisher', options.passwords);
   const started = performance.now();
   for (;;) {
-    const fault = await natsFault(url, 5_000, serverName);
+    const fault = await natsFault(url, 5_000, { serverName, signal });
     const hasEnded = !isAlive(record);
     if (fault === undefined && !hasEnded) return;
     const reason = fault?.reason ?? 'it has ended';
@@ -185,7 +202,7 @@ async function untilReady(record: ServerRecord, serverName: string, options: Nat
         { details: { logFile: options.logFile, port: record.port } },
       );
     }
-    await sleep(waitedMs < 1_000 ? 10 : 200);
+    await sleep(waitedMs < 1_000 ? 10 : 200, undefined, { signal });
   }
 }
 

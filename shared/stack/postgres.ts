@@ -76,8 +76,8 @@ export function createPostgres(options: PostgresOptions): Server {
     name: 'postgres',
     checkIntervalMs: 250,
 
-    async start(port) {
-      if (!existsSync(dataDir)) await initialise(options, dataDir);
+    async start(port, signal) {
+      if (!existsSync(dataDir)) await initialise(options, dataDir, signal);
       await clearRemnants(dataDir, options);
       const configPath = join(dataDir, 'postgresql.conf');
       await writeFile(configPath, await configuration(options, port));
@@ -90,7 +90,7 @@ export function createPostgres(options: PostgresOptions): Server {
       });
       const record = { ...ref, port };
       try {
-        await untilReady(record, dataDir, options);
+        await untilReady(record, dataDir, options, signal);
         await ensureDatabase(postgresUrl(record, options.password, 'postgres'));
       } catch (error) {
         await stop(record);
@@ -101,7 +101,8 @@ export function createPostgres(options: PostgresOptions): Server {
 
     isAlive,
 
-    fault: (record, timeoutMs) => postgresFault(postgresUrl(record, options.password, 'postgres'), timeoutMs),
+    fault: (record, timeoutMs, signal) =>
+      postgresFault(postgresUrl(record, options.password, 'postgres'), timeoutMs, { signal }),
 
     stop,
 
@@ -127,9 +128,14 @@ const byRole = (urlOf: (role: DatabaseRole) => string) =>
 
 /**
  * Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable.
- * @param dataDir the folder of the only server that may answer
+ * @param options.dataDir the folder of the only server that may answer
+ * @throws the reason of the signal
  */
-export async function postgresFault(url: string, timeoutMs: number, dataDir?: string): Promise<StackFault | undefined> {
+export async function postgresFault(
+  url: string,
+  timeoutMs: number,
+  { dataDir, signal }: { readonly dataDir?: string; readonly signal?: AbortSignal } = {},
+): Promise<StackFault | undefined> {
   const client = new DatabaseClient({
     connectionString: url,
     connectionTimeoutMillis: timeoutMs,
@@ -137,14 +143,17 @@ export async function postgresFault(url: string, timeoutMs: number, dataDir?: st
     application_name: 'tidemark stack',
   });
   client.on('error', () => {});
+  const end = () => client.connection.stream.destroy();
+  signal?.addEventListener('abort', end);
   try {
-    await client.open();
+    await client.open(signal);
     await client.query('SELECT 1');
     if (dataDir === undefined) return undefined;
     const { rows } = await client.query('SHOW data_directory');
     if (await isSameFolder(rows[0].data_directory, dataDir)) return undefined;
     return { kind: 'refused', reason: 'another server has the port' };
   } catch (error) {
+    signal?.throwIfAborted();
     const code = (error as { code?: string }).code ?? '';
     if (code === TOO_MANY_CONNECTIONS && dataDir === undefined) return undefined;
     const kind =
@@ -155,6 +164,7 @@ export async function postgresFault(url: string, timeoutMs: number, dataDir?: st
           : 'silent';
     return { kind, reason: faultText(error), passing: isOutage(error) };
   } finally {
+    signal?.removeEventListener('abort', end);
     await client.end().catch(() => {});
   }
 }
@@ -169,7 +179,7 @@ const TOO_MANY_CONNECTIONS = '53300';
 const CANNOT_CONNECT_NOW = '57P03';
 
 /** Creates the cluster in a temporary folder and renames it when complete, so that a killed initdb leaves no partial cluster. */
-async function initialise(options: PostgresOptions, dataDir: string): Promise<void> {
+async function initialise(options: PostgresOptions, dataDir: string, signal: AbortSignal | undefined): Promise<void> {
   const { runtime, user, profile, log } = options;
   log.info({ dataDir }, 'creating the database cluster');
   const prefix = `${basename(dataDir)}.new-`;
@@ -196,10 +206,11 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
         '--no-instructions',
         ...(profile.durable ? [] : ['--no-sync']),
       ],
-      { ...asUser(user), cwd: work, ownEnv: true },
+      { ...asUser(user), cwd: work, ownEnv: true, signal },
     );
     await rename(cluster, dataDir);
   } catch (cause) {
+    signal?.throwIfAborted();
     throw new TidemarkError('STACK_START_FAILED', 'initdb could not create the database cluster', { cause });
   } finally {
     await rm(work, { recursive: true, force: true });
@@ -220,12 +231,17 @@ async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOpt
   }
 }
 
-async function untilReady(record: ServerRecord, dataDir: string, options: PostgresOptions): Promise<void> {
+async function untilReady(
+  record: ServerRecord,
+  dataDir: string,
+  options: PostgresOptions,
+  signal: AbortSignal | undefined,
+): Promise<void> {
   const url = postgresUrl(record, options.password, 'postgres');
   const started = performance.now();
   let isReported = false;
   for (;;) {
-    const fault = await postgresFault(url, 5_000, dataDir);
+    const fault = await postgresFault(url, 5_000, { dataDir, signal });
     const hasEnded = !isAlive(record);
     if (fault === undefined && !hasEnded) return;
     const reason = fault?.reason ?? 'it has ended';
@@ -241,7 +257,7 @@ async function untilReady(record: ServerRecord, dataDir: string, options: Postgr
       isReported = true;
       options.log.info({ reason }, 'PostgreSQL is recovering; waiting');
     }
-    await sleep(waitedMs < 1_000 ? 20 : 200);
+    await sleep(waitedMs < 1_000 ? 20 : 200, undefined, { signal });
   }
 }
 

@@ -26,13 +26,13 @@ export interface Server {
   readonly name: ServerName;
   /** An interval at which a call of `isAlive` is cheap enough. */
   readonly checkIntervalMs: number;
-  /** Resolves when the server answers. */
-  start(port: number): Promise<ServerRecord>;
+  /** Resolves when the server answers. The signal ends the wait, and the server. */
+  start(port: number, signal?: AbortSignal): Promise<ServerRecord>;
   isAlive(record: ServerRecord): boolean | Promise<boolean>;
   /** False when another release started it with another configuration; then it is restarted. */
   isCurrent?(): Promise<boolean>;
   /** Why the server cannot be used; undefined when it answers. */
-  fault(record: ServerRecord, timeoutMs: number): Promise<StackFault | undefined>;
+  fault(record: ServerRecord, timeoutMs: number, signal?: AbortSignal): Promise<StackFault | undefined>;
   stop(record: ServerRecord): Promise<void>;
   /** Kills the server; both servers recover from that at their next start. */
   kill(record: ServerRecord): Promise<void>;

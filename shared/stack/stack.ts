@@ -59,6 +59,8 @@ interface EnsureOptions {
   readonly inUse: boolean;
   readonly responseTimeoutMs: number;
   readonly log: Logger;
+  /** Ends waits; servers that were started are stopped, unless others use them. */
+  readonly signal?: AbortSignal;
 }
 
 /** Keeps the servers that run and answer, and starts the others. The caller holds the lock. */
@@ -115,7 +117,7 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   if (!(await server.isAlive(record))) return false;
   const found = performance.now();
   for (;;) {
-    const fault = await server.fault(record, options.responseTimeoutMs);
+    const fault = await server.fault(record, options.responseTimeoutMs, options.signal);
     if (fault === undefined) return await isCurrent(server, record, options);
     if (!(await server.isAlive(record))) return false;
     if (performance.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.responseTimeoutMs)) {
@@ -127,7 +129,7 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
       await server.kill(record);
       return false;
     }
-    await sleep(100);
+    await sleep(100, undefined, { signal: options.signal });
   }
 }
 
@@ -146,14 +148,14 @@ async function isCurrent(server: Server, record: ServerRecord, { log }: EnsureOp
 async function startServer(
   server: Server,
   knownPort: number | undefined,
-  { inUse, log }: EnsureOptions,
+  { inUse, log, signal }: EnsureOptions,
 ): Promise<ServerRecord> {
   for (let attempt = 1; ; attempt++) {
     const reuse = knownPort !== undefined && (inUse || (attempt === 1 && (await isPortFree(knownPort))));
     const port = reuse ? knownPort : await freePort();
     try {
       const before = performance.now();
-      const record = await server.start(port);
+      const record = await server.start(port, signal);
       log.info(
         { server: server.name, pid: record.pid, port, tookMs: Math.round(performance.now() - before) },
         'server started',
@@ -161,7 +163,7 @@ async function startServer(
       return record;
     } catch (error) {
       // Another process may have taken the port between the check and the start.
-      if (attempt >= 3 || inUse || (await isPortFree(port))) throw error;
+      if (signal?.aborted || attempt >= 3 || inUse || (await isPortFree(port))) throw error;
     }
   }
 }
@@ -353,9 +355,11 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
       servers: needed,
       inUse: others > 0,
       log: options.log,
+      signal: options.signal,
     });
     const holder = await orStop(needed, records, others > 0, async () => {
-      if (options.databaseUrl === undefined) await ensureRoles(records.postgres as ServerRecord, secrets);
+      if (options.databaseUrl === undefined)
+        await ensureRoles(records.postgres as ServerRecord, secrets, options.signal);
       return await addHolder(stateDir, others, options.log);
     });
     return new HeldStack({
@@ -383,8 +387,9 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
  * tables. It does the same for a database that was restored into the cluster. A process that migrates applies the roles itself
  * at its end; two at a time would change the same tables, and one would fail.
  */
-async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void> {
-  await using admin = await connect({ url: postgresUrl(record, secrets.databasePassword), name: 'tidemark roles' });
+async function ensureRoles(record: ServerRecord, secrets: Secrets, signal: AbortSignal | undefined): Promise<void> {
+  const url = postgresUrl(record, secrets.databasePassword);
+  await using admin = await connect({ url, name: 'tidemark roles', signal });
   const { isProvisioned, changes } = await roleState(admin);
   if (!isProvisioned) await provisionRoles(admin, databasePasswords(secrets));
   else if (changes.length === 0) return;
@@ -419,15 +424,15 @@ export async function stateFolder(given: string): Promise<string> {
 }
 
 async function checkGiven(options: AcquireOptions): Promise<void> {
-  const { databaseUrl, natsUrl } = options;
+  const { databaseUrl, natsUrl, signal } = options;
   if (databaseUrl !== undefined) {
     const what = `Cannot use the database of SVC_DATABASE_URL (${describeUrl(databaseUrl)})`;
-    const fault = await lastingFault(() => postgresFault(databaseUrl, GIVEN_TIMEOUT_MS), what, options);
+    const fault = await lastingFault(() => postgresFault(databaseUrl, GIVEN_TIMEOUT_MS, { signal }), what, options);
     if (fault) throw new TidemarkError('DATABASE_UNAVAILABLE', `${what}: ${fault.reason}`);
   }
   if (natsUrl !== undefined) {
     const what = `Cannot use the nats-server of SVC_NATS_URL (${describeUrl(natsUrl)})`;
-    const fault = await lastingFault(() => clusterFault(natsUrl), what, options);
+    const fault = await lastingFault(() => clusterFault(natsUrl, signal), what, options);
     if (fault) throw new TidemarkError('LOG_UNAVAILABLE', `${what}: ${fault.reason}`);
   }
 }
@@ -448,12 +453,12 @@ async function lastingFault(
 }
 
 /** The fault of a cluster; one server that answers is enough. */
-async function clusterFault(natsUrl: string): Promise<StackFault | undefined> {
+async function clusterFault(natsUrl: string, signal: AbortSignal | undefined): Promise<StackFault | undefined> {
   let fault: StackFault | undefined;
   for (const server of serversOf(new URL(natsUrl))) {
     const url = new URL(natsUrl);
     url.host = new URL(server).host;
-    fault = await natsFault(url.href, GIVEN_TIMEOUT_MS);
+    fault = await natsFault(url.href, GIVEN_TIMEOUT_MS, { signal });
     if (!fault) return undefined;
   }
   return fault;
