@@ -96,6 +96,7 @@ export function createApp(deps: AppDeps): App {
     exports,
     changes,
     async [Symbol.asyncDispose]() {
+      logReader.stopConnecting();
       await changes[Symbol.asyncDispose]();
       refusals[Symbol.dispose]();
       await exports[Symbol.asyncDispose]();

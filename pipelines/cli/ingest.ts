@@ -442,7 +442,11 @@ const taken = ({ options: { required, optional = [] } }: Pick<Feed, 'options'>) 
   [...required.map((name) => `--${name}`), ...optional.map((name) => `[--${name}]`)].join(' ');
 
 async function check(context: Context, dataset: DatasetDefinition, sourceId: string, throughMs: number): Promise<void> {
-  await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark check' });
+  await using client = await connect({
+    url: context.databaseUrls.ingest,
+    name: 'tidemark check',
+    signal: context.signal,
+  });
   await client.query('begin');
   await recordCheck(client, dataset, sourceId, throughMs);
   await client.query('commit');

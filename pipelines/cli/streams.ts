@@ -81,12 +81,13 @@ const KEEP_MS = 5000;
 export async function keepStreams(context: Context): Promise<AsyncDisposable> {
   const { natsUrls, log, output } = context;
   const ending = new AbortController();
+  const stopped = AbortSignal.any([context.signal, ending.signal]);
   const said = new Map<string, string>();
   let connection: (NatsConnection & AsyncDisposable) | undefined;
   const look = async () => {
     try {
       // A connection without retries: this loop retries anyway.
-      connection ??= await connectNats(natsUrls.operator, 'tidemark streams');
+      connection ??= await connectNats(natsUrls.operator, 'tidemark streams', undefined, stopped);
       const faults = await makeEverything(context, connection);
       for (const { stream, code, fault } of faults) {
         // Processes that need the log report its outage themselves.

@@ -138,6 +138,7 @@ export class LogMessageReader implements AsyncDisposable {
   readonly #url: string | undefined;
   readonly #log: Logger;
   readonly #timeoutMs: number;
+  readonly #stopping = new AbortController();
   #connected: Promise<Connected> | undefined;
 
   /** @param url of an account that may only read. */
@@ -166,7 +167,13 @@ export class LogMessageReader implements AsyncDisposable {
     return manager;
   }
 
+  /** Ends an attempt to connect, so that a stop waits for nobody who awaits it. */
+  stopConnecting(): void {
+    this.#stopping.abort(unavailable('is closed: the process is stopping'));
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
+    this.stopConnecting();
     const connected = await this.#connected?.catch(() => undefined);
     await connected?.connection[Symbol.asyncDispose]();
   }
@@ -182,7 +189,7 @@ export class LogMessageReader implements AsyncDisposable {
 
   async #open(): Promise<Connected> {
     if (this.#url === undefined) throw unavailable('is not configured; set SVC_NATS_READER_URL');
-    const connection = await connectNats(this.#url, 'tidemark serving');
+    const connection = await connectNats(this.#url, 'tidemark serving', undefined, this.#stopping.signal);
     const manager = await jetstreamManager(connection, { checkAPI: false, timeout: this.#timeoutMs });
     const connected: Connected = { connection, manager, isDisconnected: false };
     void this.#watch(connected);

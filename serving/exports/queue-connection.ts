@@ -21,6 +21,7 @@ export class QueueConnection implements AsyncDisposable {
   readonly #options: QueueConnectionOptions;
   #connected: Promise<ConnectedQueue> | undefined;
   #closed = false;
+  readonly #stopping = new AbortController();
 
   constructor(options: QueueConnectionOptions) {
     this.#options = options;
@@ -53,11 +54,16 @@ export class QueueConnection implements AsyncDisposable {
       throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is not configured; set SVC_NATS_EXPORT_URL');
     }
     const connected: ConnectedQueue = {
-      queue: await ExportQueue.open(url, name, { leaseMs, replicas }),
+      queue: await ExportQueue.open(url, name, { leaseMs, replicas }, this.#stopping.signal),
       isDisconnected: false,
     };
     void this.#watch(connected);
     return connected;
+  }
+
+  /** Ends an attempt to connect, so that a stop does not wait for it. A connection that is open stays: exports are given back by it. */
+  stopConnecting(): void {
+    this.#stopping.abort(new TidemarkError('LOG_UNAVAILABLE', 'The process is stopping'));
   }
 
   async #watch(connected: ConnectedQueue): Promise<void> {
@@ -76,6 +82,7 @@ export class QueueConnection implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
+    this.stopConnecting();
     const connected = await this.#connected?.catch(() => undefined);
     await connected?.queue[Symbol.asyncDispose]();
   }

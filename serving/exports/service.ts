@@ -230,6 +230,7 @@ export class ExportService implements AsyncDisposable {
 
   /** Takes no more exports, and gives the running ones back to the queue. */
   async stopWork(): Promise<void> {
+    this.queue.stopConnecting();
     await this.#worker?.[Symbol.asyncDispose]();
     await this.#sweeper?.[Symbol.asyncDispose]();
   }

@@ -33,3 +33,5 @@ try {
   process.stderr.write(`tidemark export-worker: ${explain(error)}\n`);
   process.exitCode = error instanceof TidemarkError && error.code === 'CONFIGURATION_INVALID' ? 2 : 1;
 }
+// Not left to the end of the event loop: an attempt to connect that is given up keeps it alive for seconds.
+process.exit();

@@ -206,12 +206,14 @@ async function unlessAborted(connecting: Promise<NatsConnection>, signal: AbortS
  * Opens a connection that always reconnects: the server may restart at any time, and every user of the connection either
  * retries idempotently or rewinds.
  * @param retry makes requests that the log does not answer be retried.
- * @throws TidemarkError LOG_UNAVAILABLE when the first connection fails.
+ * @param signal ends the first attempt to connect
+ * @throws TidemarkError LOG_UNAVAILABLE when the first connection fails; the reason of the signal.
  */
 export async function connectNats(
   url: string,
   name: string,
   retry?: RetryOptions,
+  signal = retry?.signal,
 ): Promise<NatsConnection & AsyncDisposable> {
   const parsed = new URL(url);
   const reconnection = new Reconnection();
@@ -239,7 +241,7 @@ export async function connectNats(
       pingInterval: 10_000,
       maxPingOut: 3,
     });
-    const connection = await unlessAborted(connecting, retry?.signal);
+    const connection = await unlessAborted(connecting, signal);
     reconnection.end();
     void reconnection.watch(connection);
     return Object.assign(connection, {
@@ -247,7 +249,7 @@ export async function connectNats(
       [Symbol.asyncDispose]: () => reconnection.close(connection),
     });
   } catch (cause) {
-    retry?.signal?.throwIfAborted();
+    signal?.throwIfAborted();
     throw new TidemarkError('LOG_UNAVAILABLE', `nats-server at ${parsed.host} does not answer: ${explain(cause)}`, {
       cause,
     });

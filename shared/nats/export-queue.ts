@@ -110,8 +110,13 @@ export class ExportQueue implements AsyncDisposable {
   }
 
   /** @throws TidemarkError LOG_UNAVAILABLE; LOG_ACCOUNT_REFUSED where the queue is missing and this account may not create it. */
-  static async open(url: string, name: string, options: ExportQueueOptions): Promise<ExportQueue> {
-    const connection = await connectNats(url, name);
+  static async open(
+    url: string,
+    name: string,
+    options: ExportQueueOptions,
+    signal?: AbortSignal,
+  ): Promise<ExportQueue> {
+    const connection = await connectNats(url, name, undefined, signal);
     try {
       const manager = await jetstreamManager(connection, { checkAPI: false, timeout: REQUEST_TIMEOUT_MS });
       const queue = new ExportQueue(connection, manager, options);

@@ -10,6 +10,7 @@ export interface StoreProxy extends AsyncDisposable {
   mute(): void;
   /** The same from when a client has said this. */
   muteAt(words: string): void;
+  isMuted(): boolean;
   unmute(): void;
   /** When a client has said this, the store dies: connections break, and the next `refusals` ones are refused. */
   dieAt(words: string, refusals: number): void;
@@ -104,6 +105,7 @@ export async function startStoreProxy(storeUrl: string): Promise<StoreProxy> {
       mostSent = sentBytes;
     },
     hasCut: () => mostSent === Number.POSITIVE_INFINITY,
+    isMuted: () => muted,
     unmute: () => {
       muted = false;
     },

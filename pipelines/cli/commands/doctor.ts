@@ -66,7 +66,7 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
   // A check may wait for a lock of the database. What it waits for ends with the connections.
   const stopped = once(stopping.signal, 'abort').then(() => Promise.reject(stopping.signal.reason));
   stopped.catch(() => {}); // awaited below
-  const reached = await reach({ settings, given: read.given }, cleanup, stopping.signal);
+  const reached = await reach({ settings, given: read.given }, cleanup, stopping.signal, stopped);
   reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
   for (const check of wanted) {
     stopping.signal.throwIfAborted();
@@ -121,7 +121,12 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
 }
 
 /** Reaches each store separately, so that the outage of one does not hide the other's findings. */
-async function reach({ settings, given: names }: GivenSettings, cleanup: AsyncDisposableStack, signal: AbortSignal) {
+async function reach(
+  { settings, given: names }: GivenSettings,
+  cleanup: AsyncDisposableStack,
+  signal: AbortSignal,
+  stopped: Promise<never>,
+) {
   const findings: Finding[] = [];
   const attempt = async <T>(subject: string, fix: string, work: () => Promise<T>): Promise<T | undefined> => {
     try {
@@ -155,15 +160,15 @@ async function reach({ settings, given: names }: GivenSettings, cleanup: AsyncDi
     databaseUrl === undefined
       ? undefined
       : await attempt(`database ${describeUrl(databaseUrl)}`, 'check SVC_DATABASE_URL', async () => {
-          const client: Client = await connect({ url: databaseUrl, name: 'tidemark doctor' });
+          const client: Client = await connect({ url: databaseUrl, name: 'tidemark doctor', signal });
           return cleanup.use(client);
         });
   const log =
     logUrl === undefined
       ? undefined
       : await attempt(`log ${describeUrl(logUrl)}`, 'check SVC_NATS_URL, and that JetStream is enabled', async () => {
-          const connection = cleanup.use(await connectNats(logUrl, 'tidemark doctor'));
-          return { connection, manager: await jetstreamManager(connection) };
+          const connection = cleanup.use(await Promise.race([connectNats(logUrl, 'tidemark doctor'), stopped]));
+          return { connection, manager: await Promise.race([jetstreamManager(connection), stopped]) };
         });
   const context: Partial<CheckContext> = {
     settings,

@@ -27,7 +27,7 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
     throw new TidemarkError('USAGE', `The request must be the JSON body of a query, got ${request.slice(0, 80)}`);
   }
   await using context = await openContext(command, 'explain');
-  const { settings, stack, output } = context;
+  const { settings, stack, output, signal } = context;
   const given = command.values.url as string | undefined;
   const named = command.io.env.TIDEMARK_KEY ?? settings.SVC_INTERNAL_API_KEY;
   if (given !== undefined && named === undefined) {
@@ -38,7 +38,7 @@ export async function runExplain(command: ParsedCommand): Promise<number> {
   }
   const base = given ?? (await provenService(settings.SVC_STATE_DIR)).url;
   const key = given === undefined ? (settings.SVC_INTERNAL_API_KEY ?? stack.apiKey) : named;
-  const found = await estimateOf(base, request, key ?? '');
+  const found = await estimateOf(base, request, key ?? '', signal);
   const { source, rows, rows_is_exact, rows_searched, ruled_out, partitions } = found;
   output.answer(
     { command: 'explain', ok: true, source, partitions, ...ruled_out, rows_searched, rows, rows_is_exact },
@@ -67,8 +67,8 @@ function isJson(text: string): boolean {
   }
 }
 
-/** @throws TidemarkError USAGE, SERVICE_UNREACHABLE, SERVICE_REFUSED */
-async function estimateOf(base: string, body: string, apiKey: string): Promise<Estimate> {
+/** @throws TidemarkError USAGE, SERVICE_UNREACHABLE, SERVICE_REFUSED; the reason of the signal */
+async function estimateOf(base: string, body: string, apiKey: string, signal: AbortSignal): Promise<Estimate> {
   if (!/^https?:\/\//i.test(base) || !URL.canParse(base))
     throw new TidemarkError('USAGE', `--url must be an http or https URL, got ${base}`);
   let response: Response;
@@ -80,10 +80,11 @@ async function estimateOf(base: string, body: string, apiKey: string): Promise<E
       body,
       // The key is for this address alone.
       redirect: 'manual',
-      signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS),
+      signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_TIMEOUT_MS)]),
     });
     text = await response.text();
   } catch (cause) {
+    signal.throwIfAborted();
     throw new TidemarkError('SERVICE_UNREACHABLE', `No HTTP service answers at ${base}`, { cause });
   }
   if (!response.ok) {

@@ -44,7 +44,11 @@ export async function runKeys(command: ParsedCommand): Promise<number> {
   const graceSeconds = numberOf(command.values, 'grace', MAX_GRACE_S) ?? 0;
 
   await using context = await openContext(command, 'keys');
-  await using client = await connect({ url: context.databaseUrls.owner, name: 'tidemark keys' });
+  await using client = await connect({
+    url: context.databaseUrls.owner,
+    name: 'tidemark keys',
+    signal: context.signal,
+  });
   const { output } = context;
   const head = { command: 'keys', ok: true, action };
   switch (action) {

@@ -110,9 +110,9 @@ export async function runLake(command: ParsedCommand): Promise<number> {
  * Deletes the record of a lake that nobody writes any longer; its files stay.
  * @throws TidemarkError LAKE_HELD while somebody writes it, USAGE where no lake of the folder is on record
  */
-async function forgetLake({ databaseUrls, output }: Context, given: string): Promise<number> {
+async function forgetLake({ databaseUrls, output, signal }: Context, given: string): Promise<number> {
   const folder = await withoutLinks(given);
-  await using client = await connect({ url: databaseUrls.export, name: 'tidemark lake' });
+  await using client = await connect({ url: databaseUrls.export, name: 'tidemark lake', signal });
   const { rows: known } = await client.query<{ folder: string; host: string; pid: number }>(
     'select folder, host, pid from lakes order by folder collate "C"',
   );

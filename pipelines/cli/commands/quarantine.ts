@@ -203,7 +203,11 @@ export async function runRelease(command: ParsedCommand): Promise<number> {
   const [name, partition] = command.positionals;
   const dataset = datasetOf(name);
   await using context = await openContext(command, 'release');
-  await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark release' });
+  await using client = await connect({
+    url: context.databaseUrls.ingest,
+    name: 'tidemark release',
+    signal: context.signal,
+  });
   const { catalog } = context;
   const needs = { dataset, client, catalog, projection: projectionOf(dataset) };
   const released = await release(partition, command.values.reason as string, needs);

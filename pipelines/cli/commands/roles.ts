@@ -25,7 +25,11 @@ export async function runReadRole(command: ParsedCommand): Promise<number> {
     return 0;
   }
   await using context = await openContext(command, 'read-role');
-  await using client = await connect({ url: context.databaseUrls.owner, name: 'tidemark read-role' });
+  await using client = await connect({
+    url: context.databaseUrls.owner,
+    name: 'tidemark read-role',
+    signal: context.signal,
+  });
   const { created, password } = await makeReadRole(client, role, command.values.rotate === true);
   const answer = { command: 'read-role', ok: true, role, created, password: password ?? null, tables: readTables() };
   context.output.answer(answer, () =>
