@@ -284,8 +284,18 @@ async function privateApt(dir: string, sources: readonly AptSource[]): Promise<N
   };
   const lines = Object.entries(settings).map(([key, value]) => `${key} "${value}";`);
   await writeFile(join(dir, 'apt.conf'), `${[...machine, ...lines].join('\n')}\n`);
-  return { APT_CONFIG: join(dir, 'apt.conf'), LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' };
+  const own = { APT_CONFIG: join(dir, 'apt.conf'), LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' };
+  return { ...aptProxies(process.env), ...own };
 }
+
+/** The proxies of the user's environment under the names that apt reads: npm and others take them in capital letters, too. */
+export const aptProxies = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
+  Object.fromEntries(
+    ['http_proxy', 'https_proxy', 'no_proxy'].flatMap((name) => {
+      const value = env[name] ?? env[name.toUpperCase()];
+      return value === undefined ? [] : [[name, value]];
+    }),
+  );
 
 function readIfThere(path: string): string {
   try {

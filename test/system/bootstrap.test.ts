@@ -37,6 +37,7 @@ beforeEach(async () => {
      fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv[2] + (omits ? ' run' : ' all') + '\\n');
      if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(Number(process.env.NPM_FAILS)); }
      if (process.env.NPM_IS_KILLED) process.kill(process.pid, 'SIGKILL');
+     fs.writeFileSync(${JSON.stringify(join(dir, 'env'))}, JSON.stringify(process.env));
      fs.mkdirSync('node_modules', { recursive: true });
      const { packages, ...lock } = JSON.parse(fs.readFileSync('package-lock.json', 'utf8'));
      const installed = Object.entries(packages).filter(([, { dev }]) => !(dev && omits));
@@ -216,6 +217,18 @@ test('after the installer of a start was killed, tests have their tools again', 
   expect(bootstrap().status).toBe(0);
   expect(bootstrapAll().stderr).toBe('');
   expect(await runs()).toEqual(['install all', 'install all', 'install all']);
+});
+
+test('npm has the proxies, certificates and registry of the user', async () => {
+  const given = {
+    HTTPS_PROXY: 'http://proxy.example:3128',
+    NO_PROXY: 'localhost',
+    NODE_EXTRA_CA_CERTS: join(dir, 'npm.js'),
+    npm_config_registry: 'https://registry.example/',
+    npm_config_cafile: '/ca.pem',
+  };
+  expect(bootstrap(given).status).toBe(0);
+  expect(JSON.parse(await readFile(join(dir, 'env'), 'utf8'))).toMatchObject(given);
 });
 
 const NO_NETWORK = `npm error code EAI_AGAIN

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   aptDistribution,
+  aptProxies,
   formatDeb822,
   parseDeb822Sources,
   parseOneLineSources,
@@ -98,6 +99,18 @@ deb https://vendor.example/engine bullseye stable
   test('a machine that follows a rolling name instead of a release is served too', () => {
     const sources = parseOneLineSources('deb http://mirror.example/debian stable main\n');
     expect(retargetSources(sources, 'bookworm', TRIXIE).map(({ suites }) => suites)).toEqual([['trixie']]);
+  });
+
+  test('apt gets the proxies of the user, in the names that it reads', () => {
+    const given = {
+      HTTP_PROXY: 'http://a:1',
+      https_proxy: 'http://b:2',
+      HTTPS_PROXY: 'http://c:3',
+      NO_PROXY: 'x',
+      PGHOST: 'y',
+    };
+    expect(aptProxies(given)).toEqual({ http_proxy: 'http://a:1', https_proxy: 'http://b:2', no_proxy: 'x' });
+    expect(aptProxies({})).toEqual({});
   });
 
   test('the family of the machine decides which suites are asked', () => {
