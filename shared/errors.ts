@@ -24,7 +24,8 @@ export const ERROR_CODES = {
   },
   STACK_INSTALL_FAILED: {
     transient: true,
-    remedy: 'Check the command that the message names. It needs the network to the package mirror once.',
+    remedy:
+      'Check the command that the message names. It needs the network to the package mirror once; docs/operations.md says what to copy to a machine without one.',
   },
   STACK_START_FAILED: {
     transient: true,

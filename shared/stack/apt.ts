@@ -5,8 +5,8 @@
  */
 
 import { existsSync, readFileSync } from 'node:fs';
-import { readdir, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readdir, rm, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
 import { commandExists, openFolder, run } from './processes.ts';
 
@@ -203,8 +203,11 @@ export async function downloadPackages(
   }
   const apt = await privateApt(join(work, 'apt'), sources);
   // The exit code is ignored, because one of several sources may lack the suite. The next command fails without packages.
-  const update = await run('apt-get', ['update'], { env: apt, check: false, signal });
-  const listed = await run('apt-get', ['install', '--print-uris', '-y', ...wanted], { env: apt, check: false });
+  const folders = { lists: join(work, 'apt/state/lists'), copied: dirname(work) };
+  const update = await untilAnswered(folders, signal, (ends) =>
+    run('apt-get', ['update'], { env: apt, check: false, signal: ends }),
+  );
+  const listed = await run('apt-get', ['install', '--print-uris', '-y', ...wanted], { env: apt, check: false, signal });
   if (listed.code !== 0) {
     throw new TidemarkError(
       'STACK_INSTALL_FAILED',
@@ -225,6 +228,50 @@ export async function downloadPackages(
   await openFolder(packages);
   await run('apt-get', ['download', '-q', ...names], { env: apt, cwd: packages, signal });
   return (await readdir(packages)).filter((name) => name.endsWith('.deb')).sort();
+}
+
+/** apt waits for half a minute and repeats that for each mirror: where nothing comes at all in this time, there is no network. */
+const PROBE_MS = 5000;
+
+/**
+ * @param folders.copied what a machine without a network gets from one that has it
+ * @throws TidemarkError STACK_INSTALL_FAILED when no mirror has sent a byte into `lists` within `probeMs`; the reason of the signal
+ */
+export async function untilAnswered<T>(
+  { lists, copied }: { readonly lists: string; readonly copied: string },
+  signal: AbortSignal | undefined,
+  update: (ends: AbortSignal) => Promise<T>,
+  probeMs = PROBE_MS,
+): Promise<T> {
+  const silence = new AbortController();
+  const ends = signal ? AbortSignal.any([signal, silence.signal]) : silence.signal;
+  const timer = setTimeout(async () => {
+    if ((await bytesIn(lists)) > 0) return;
+    const help = `without a network, copy ${copied} from a machine that has one, to the same path`;
+    const message = `No package mirror answered within ${probeMs / 1000} s; ${help}`;
+    silence.abort(new TidemarkError('STACK_INSTALL_FAILED', message));
+  }, probeMs);
+  try {
+    return await update(ends);
+  } catch (error) {
+    ends.throwIfAborted();
+    throw error;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function bytesIn(folder: string): Promise<number> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
+  const sizes = entries.map((entry) =>
+    entry.isFile()
+      ? stat(join(entry.parentPath, entry.name)).then(
+          ({ size }) => size,
+          () => 0,
+        )
+      : 0,
+  );
+  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0);
 }
 
 /** The backports of the suite, in the same archive. */

@@ -1,6 +1,8 @@
 /** How the server packages are found: the machine's own sources, asked for another suite; or Docker. */
+import { once } from 'node:events';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
   aptDistribution,
@@ -9,6 +11,7 @@ import {
   parseDeb822Sources,
   parseOneLineSources,
   retargetSources,
+  untilAnswered,
 } from '../../shared/stack/apt.ts';
 import { containerName, dockerRunArgs } from '../../shared/stack/docker.ts';
 import { withLock } from '../../shared/stack/processes.ts';
@@ -99,6 +102,21 @@ deb https://vendor.example/engine bullseye stable
   test('a machine that follows a rolling name instead of a release is served too', () => {
     const sources = parseOneLineSources('deb http://mirror.example/debian stable main\n');
     expect(retargetSources(sources, 'bookworm', TRIXIE).map(({ suites }) => suites)).toEqual([['trixie']]);
+  });
+
+  test('a mirror that sends nothing is not awaited, one that sends something is', async () => {
+    const lists = await temporaryDir();
+    await mkdir(join(lists, 'partial'), { recursive: true });
+    await writeFile(join(lists, 'lock'), '');
+    const forever = (ends: AbortSignal) => once(ends, 'abort').then(() => Promise.reject(ends.reason));
+    await expect(untilAnswered({ lists, copied: '/the/cache' }, undefined, forever, 10)).rejects.toThrow(
+      'No package mirror answered within 0.01 s; without a network, copy /the/cache',
+    );
+    await writeFile(join(lists, 'partial', 'InRelease'), 'Origin');
+    expect(await untilAnswered({ lists, copied: '/the/cache' }, undefined, () => delay(50, 'updated'), 10)).toBe(
+      'updated',
+    );
+    await rm(lists, { recursive: true });
   });
 
   test('apt gets the proxies of the user, in the names that it reads', () => {
