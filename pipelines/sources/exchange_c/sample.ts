@@ -13,7 +13,7 @@ import { createGzip } from 'node:zlib';
 import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/keys.ts';
-import { marketTrades } from '../../sample/trades.ts';
+import { type MarketTrades, marketTrades } from '../../sample/trades.ts';
 import { localPath } from '../documents/locations.ts';
 import { inPieces, printedFloat, seededRandom } from '../trades/sample.ts';
 import { archiveUrl, type TreeName } from './source.ts';
@@ -41,78 +41,95 @@ export interface ExchangeCDay {
   readonly without?: readonly number[];
 }
 
-const SPOT_HEADER = 'id,timestamp,price,volume,side';
-const TRADING_HEADER =
-  'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
 const TICKS = ['PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick'];
 const RPI = ['', '0', '1', 'true', 'false'];
 /** From then on the files have the column; the vendor's first is of a day at most so late. */
 const FIRST_DAY_WITH_RPI = '2025-05-19';
 
-/** The file's lines, header first, each with its line end. */
-export function generateLines(options: ExchangeCDay): string[] {
-  return options.archive === 'trading' ? tradingLines(options) : spotLines(options);
+/** What the cells of a line are made of. */
+interface Line {
+  readonly id: number;
+  readonly trade: MarketTrades;
+  readonly fromMs: number;
+  readonly toMs: number;
+  readonly symbol: string;
+  readonly rpi: boolean;
+  readonly random: () => number;
 }
 
-function spotLines(options: ExchangeCDay): string[] {
-  const { day, rows, seed, rpi = false, repeats = 0, order = 'ids' } = options;
+interface Layout {
+  readonly header: string;
+  /** The column of the later years. */
+  readonly rpiHeader: string;
+  readonly order: NonNullable<ExchangeCDay['order']>;
+  readonly repeats: number;
+  readonly cells: (line: Line) => (string | number)[];
+}
+
+const LAYOUTS: Readonly<Record<TreeName, Layout>> = {
+  spot: {
+    header: 'id,timestamp,price,volume,side',
+    rpiHeader: 'rpi',
+    order: 'ids',
+    repeats: 0,
+    cells: ({ id, trade, fromMs, rpi, random }) => [
+      id,
+      fromMs + Math.floor(trade.offsetMs),
+      trade.price / 10,
+      (trade.size / 1e5).toFixed(6),
+      trade.buy ? 'buy' : 'sell',
+      ...(rpi ? [random() < 0.1 ? 1 : 0] : []),
+    ],
+  },
+  trading: {
+    header: 'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional',
+    rpiHeader: 'RPI',
+    order: 'mixed',
+    repeats: 0.001,
+    cells({ id, trade, fromMs, toMs, symbol, rpi, random }) {
+      // The exchange assigns ids slightly out of the order of times.
+      const tenthsOfMs = Math.floor(Math.min(trade.offsetMs + random() * 40, toMs - fromMs - 0.2) * 10);
+      const seconds = printedFloat((fromMs * 10 + tenthsOfMs) / 10_000);
+      const size = random() < 0.002 ? 0 : Math.ceil(trade.size / 100) / 1000;
+      const price = trade.price / 10;
+      const foreign = size === 0 ? 0.0001 : size * price;
+      const gross = foreign * 1e8;
+      return [
+        seconds.replace(/\.0$/, ''),
+        symbol,
+        trade.buy ? 'Buy' : 'Sell',
+        printedFloat(size),
+        printedFloat(price),
+        TICKS[Math.floor(random() * TICKS.length)],
+        `m-${id}`,
+        rpi ? exponent(gross) : printedFloat(gross),
+        printedFloat(size),
+        printedFloat(foreign),
+        ...(rpi ? [RPI[Math.floor(random() * RPI.length)]] : []),
+      ];
+    },
+  },
+};
+
+/** The file's lines, header first, each with its line end. */
+export function generateLines(options: ExchangeCDay): string[] {
+  const layout = LAYOUTS[options.archive ?? 'spot'];
+  const { day, rows, seed, startPrice, firstId = 1, symbol = 'BTCUSDT', rpi = false } = options;
+  const { repeats = layout.repeats, order = layout.order } = options;
   const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
   const random = seededRandom(seed + fromMs / DAY_MS);
   const without = new Set(options.without ?? []);
   const lines: string[] = [];
-  let id = options.firstId ?? 1;
-  const { startPrice } = options;
+  let id = firstId;
   for (const trade of marketTrades({ rows, fromMs, toMs, random, ticks: 10, startPrice })) {
-    const volume = (trade.size / 1e5).toFixed(6);
-    const side = trade.buy ? 'buy' : 'sell';
-    const cells = [id, fromMs + Math.floor(trade.offsetMs), trade.price / 10, volume, side];
-    const line = `${[...cells, ...(rpi ? [random() < 0.1 ? 1 : 0] : [])].join(',')}\n`;
+    const line = `${layout.cells({ id, trade, fromMs, toMs, symbol, rpi, random }).join(',')}\n`;
     if (!without.has(id)) {
       lines.push(line);
       if (repeats > 0 && random() < repeats) lines.push(line);
     }
     id++;
   }
-  return [`${SPOT_HEADER}${rpi ? ',rpi' : ''}\n`, ...reordered(lines, order, random)];
-}
-
-function tradingLines(options: ExchangeCDay): string[] {
-  const { day, rows, seed, symbol = 'BTCUSDT', rpi = false, repeats = 0.001, order = 'mixed' } = options;
-  const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
-  const random = seededRandom(seed + fromMs / DAY_MS);
-  const without = new Set(options.without ?? []);
-  const lines: string[] = [];
-  let id = options.firstId ?? 1;
-  const { startPrice } = options;
-  for (const trade of marketTrades({ rows, fromMs, toMs, random, ticks: 10, startPrice })) {
-    // The exchange assigns ids slightly out of the order of times.
-    const tenthsOfMs = Math.floor(Math.min(trade.offsetMs + random() * 40, toMs - fromMs - 0.2) * 10);
-    const seconds = printedFloat((fromMs * 10 + tenthsOfMs) / 10_000);
-    const size = random() < 0.002 ? 0 : Math.ceil(trade.size / 100) / 1000;
-    const price = trade.price / 10;
-    const foreign = size === 0 ? 0.0001 : size * price;
-    const gross = foreign * 1e8;
-    const cells = [
-      seconds.replace(/\.0$/, ''),
-      symbol,
-      trade.buy ? 'Buy' : 'Sell',
-      printedFloat(size),
-      printedFloat(price),
-      TICKS[Math.floor(random() * TICKS.length)],
-      `m-${id}`,
-      rpi ? exponent(gross) : printedFloat(gross),
-      printedFloat(size),
-      printedFloat(foreign),
-      ...(rpi ? [RPI[Math.floor(random() * RPI.length)]] : []),
-    ];
-    const line = `${cells.join(',')}\n`;
-    if (!without.has(id)) {
-      lines.push(line);
-      if (random() < repeats) lines.push(line);
-    }
-    id++;
-  }
-  return [`${TRADING_HEADER}${rpi ? ',RPI' : ''}\n`, ...reordered(lines, order, random)];
+  return [`${layout.header}${rpi ? `,${layout.rpiHeader}` : ''}\n`, ...reordered(lines, order, random)];
 }
 
 function reordered(lines: string[], order: ExchangeCDay['order'], random: () => number): string[] {
