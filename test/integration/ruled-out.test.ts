@@ -2,8 +2,12 @@
  * Filters that rule out partitions and frames, against the rows themselves: answers, counts, and the life of the ranges of
  * values through revisions, alterations and replays.
  */
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { run } from '../../pipelines/cli/run.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
@@ -194,6 +198,32 @@ test('estimate and explain count partitions and frames', async () => {
   expect(below.json.error).toMatchObject({ code: 'SERVICE_REFUSED', message: expect.stringContaining('404') });
   const noUrl = await system.run(['explain', request, '--url', 'localhost:8080'], key);
   expect([noUrl.exit, noUrl.json.error.message]).toEqual([2, expect.stringContaining('--url must be an http')]);
+});
+
+test('explain refuses what another service answers, and shows its words on their line', async () => {
+  let answer = '';
+  const other = createServer((_, response) => void response.end(answer));
+  await once(other.listen(0, '127.0.0.1'), 'listening');
+  try {
+    const ask = ['explain', '{}', '--url', `http://127.0.0.1:${(other.address() as AddressInfo).port}`];
+    const key = { SVC_INTERNAL_API_KEY: API_KEY };
+    for (answer of ['not json', 'null', '{"source":"x"}', '{"source":"x","rows":"1","rows_searched":1}']) {
+      const { exit, json } = await system.run(ask, key);
+      expect([exit, json.error.code, json.error.message], answer).toEqual([
+        1,
+        'SERVICE_REFUSED',
+        expect.stringContaining('not with an estimate'),
+      ]);
+    }
+    answer = '{"source":"x\\nforged","rows":1,"rows_searched":1,"rows_is_exact":true,"ruled_out":null}';
+    const words: string[] = [];
+    const stdout = { write: (text: string) => void words.push(text) };
+    const env = { PATH: process.env.PATH, ...system.settings, ...key };
+    expect(await run(ask, { env, stdout, stderr: stdout, log: stdout, onStop: () => () => {} })).toBe(0);
+    expect(words.join('')).toMatch(/^x\\u\{a\}forged: 1 rows of 1 searched/);
+  } finally {
+    other.close();
+  }
 });
 
 describe('ranges', () => {

@@ -92,7 +92,8 @@ async function estimateOf(base: string, body: string, apiKey: string, signal: Ab
     throw new TidemarkError('SERVICE_REFUSED', `${base} answered ${response.status}${said === '' ? '' : `: ${said}`}`);
   }
   const found = isJson(text) ? (JSON.parse(text) as Estimate | null) : undefined;
-  if (typeof found?.source !== 'string')
+  const numbers = [found?.rows, found?.rows_searched];
+  if (typeof found?.source !== 'string' || numbers.some((one) => typeof one !== 'number'))
     throw new TidemarkError(
       'SERVICE_REFUSED',
       `${base} answered 200, and not with an estimate: it is no service of this kind`,
