@@ -236,6 +236,14 @@ describe('check', () => {
     expect(json.faults).toEqual([]);
   });
 
+  test('of texts that were escaped for spreadsheets leaves the rows out, and says so', async () => {
+    const folder = await logged.download({ format: 'csv', csv_formulas: 'escape', month_year: [3, 2024] });
+    const { exit, json } = await check(folder, '--key', key);
+    expect([exit, json.faults]).toEqual([0, []]);
+    expect(json.not_checked.join()).toContain('its texts were escaped for spreadsheets');
+    expect(json.checked.join()).not.toContain('hashed again');
+  });
+
   test('of what a service wrote that could not read the files of the log says that their leaves are not checked', async () => {
     const settings = {
       SVC_NATS_READER_URL: system.env.natsReaderUrl,
