@@ -95,8 +95,8 @@ export async function rotateKey(client: Queryable, name: string, graceSeconds: n
   const { id, state } = await keyNamed(client, name);
   const { text } = newKey(id);
   const { rows } = await client.query(
-    `update api_keys set previous_digest = digest, digest = $2, rotated_at = date_trunc('milliseconds', clock_timestamp()),
-       previous_until = date_trunc('milliseconds', clock_timestamp()) + $3 * interval '1 second'
+    `update api_keys set previous_digest = digest, digest = $2, rotated_at = date_trunc('milliseconds', statement_timestamp()),
+       previous_until = date_trunc('milliseconds', statement_timestamp()) + $3 * interval '1 second'
      where key_id = $1 and revoked_at is null and coalesce(expires_at > clock_timestamp(), true) returning ${COLUMNS}`,
     [id, keyDigest(text), graceSeconds],
   );

@@ -224,6 +224,9 @@ class Sender {
       return [];
     // To ajv, which sees doubles, 1E400 is a number.
     if (isFault && json.errors?.every(({ message }: Json) => /must be a finite number/.test(message))) return [];
+    // Whether an answer is CSV stands in the header Accept.
+    if (isFault && json.errors?.every(({ pointer }: Json) => pointer === '/csv_formulas') && /"escape"/.test(text))
+      return [];
     // Of a header beside the body.
     if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
       return [];

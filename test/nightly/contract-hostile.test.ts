@@ -151,7 +151,10 @@ describe('lineage', () => {
         `/v1/lineage/${DATASET}/${known}?partition=${encodeURIComponent(text)}`,
       ]) {
         const answer = await setups.both[0].serving.send({ method: 'GET', path: url });
-        expect(codes, `${url}: ${answer.text.slice(0, 200)}`).toContain(answer.json.code);
+        // A slash or a backslash in a segment of the path is no route, whatever else the segment holds.
+        const isNoRoute = /%(?:2f|5c)/i.test(url.split('?')[0]) || /\/\.{1,2}$/.test(url);
+        const expected = isNoRoute ? ['ROUTE_NOT_FOUND'] : codes;
+        expect(expected, `${url}: ${answer.text.slice(0, 200)}`).toContain(answer.json.code);
         verifyProblem(answer);
       }
     }
