@@ -109,7 +109,7 @@ class Log {
       ...{ v: 1, kind: 'proved', dataset: DATASET, partition: '2024-03-01', revision: 1, attempt: 1, synthetic: false },
       ...{ document: { name: 'trades-2024-03-01.zip', sha256: 'a'.repeat(64) }, rows: 3_500_000 },
       ...{ first_offset: '1', last_offset: '3500000', rows_hash: '1'.repeat(19), events_sha256: 'b'.repeat(64) },
-      ...{ rows_sha256: 'c'.repeat(64), aligned_hash: '2'.repeat(19), klines_sha256: 'd'.repeat(64) },
+      ...{ rows_sha256: 'c'.repeat(64) },
       ...{ at: '2026-01-01T00:00:00.000Z', reason: null },
     });
     await this.#client.query(

@@ -202,8 +202,6 @@ const leafOf = (rows: number, rowsSha256: string | null): Leaf => ({
   rows_hash: '-1234567890123456789012345',
   events_sha256: 'cd'.repeat(32),
   rows_sha256: rowsSha256,
-  aligned_hash: '-123456789012345678901234',
-  klines_sha256: 'ef'.repeat(32),
   at: '2024-01-02T00:00:00.000Z',
   reason: null,
 });

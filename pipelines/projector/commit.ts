@@ -94,10 +94,10 @@ export async function writeProved(
   await writeLeaves(
     client,
     dataset,
-    proved.map(({ manifest, recount, klinesSha256, rowsSha256 }) => {
+    proved.map(({ manifest, rowsSha256 }) => {
       const before = old.get(manifest.partition);
       const kind = before && before.revision < manifest.revision ? 'revised' : 'proved';
-      return statementOfManifest(manifest, { kind, rowsSha256, klinesSha256, alignedHash: recount.aligned_hash });
+      return statementOfManifest(manifest, { kind, rowsSha256 });
     }),
   );
   await endAttempts(client, dataset, proved, 'proved', null);

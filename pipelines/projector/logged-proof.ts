@@ -38,14 +38,10 @@ export const storedRowsSha256 = (client: ClientBase, dataset: DatasetDefinition,
 export async function stateProved(
   client: ClientBase,
   dataset: DatasetDefinition,
-  row: Pick<
-    PartitionRow,
-    'partitionKey' | 'attempt' | 'revision' | 'synthetic' | 'manifest' | 'alignedHash' | 'klinesSha256'
-  >,
+  row: Pick<PartitionRow, 'partitionKey' | 'attempt' | 'revision' | 'synthetic' | 'manifest'>,
   stated: { readonly rowsSha256: string; readonly reason?: string; readonly backfilled?: boolean },
 ): Promise<void> {
-  const { alignedHash, klinesSha256 } = row;
-  await writeLeaves(client, dataset, [statementOf(row, { kind: 'proved', alignedHash, klinesSha256, ...stated })]);
+  await writeLeaves(client, dataset, [statementOf(row, { kind: 'proved', ...stated })]);
 }
 
 /** The leaf that proved a partition; undefined where it was proved before the log was kept. */
@@ -65,16 +61,13 @@ export async function provingLeaf(
 /** In which digests the catalog differs from the leaf, as when somebody changed rows and their digests together. */
 export function leafDiscrepancies(leaf: Leaf | undefined, row: PartitionRow): Discrepancy[] {
   if (!leaf) return [];
-  const { manifest, alignedHash, klinesSha256 } = row;
+  const { manifest } = row;
   assert(manifest, 'a proved partition has a manifest');
   const facts = [
     ['rows', leaf.rows, manifest.rows],
     ['rows_hash', leaf.rows_hash, manifest.rows_hash],
     ['events_sha256', leaf.events_sha256, manifest.events_sha256],
     ['document', leaf.document?.sha256, manifest.document.sha256],
-    ['aligned_hash', leaf.aligned_hash, alignedHash],
-    // Klines may have been made later than the leaf.
-    ['klines_sha256', klinesSha256 === null ? null : (leaf.klines_sha256 ?? klinesSha256), klinesSha256],
   ] as const;
   return facts.flatMap(([fact, expected, found]) =>
     expected === found ? [] : [{ fact: `${fact} of the proof log`, expected: `${expected}`, found: `${found}` }],

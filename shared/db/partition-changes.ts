@@ -222,10 +222,8 @@ export interface Statement {
   readonly manifest: Manifest | null;
   /** Where no manifest names it. */
   readonly document?: DocumentFacts;
-  /** The digests of what is stored; absent unless the partition was proved. */
+  /** The digest of the stored rows; absent unless the partition was proved. */
   readonly rowsSha256?: string;
-  readonly alignedHash?: string | null;
-  readonly klinesSha256?: string | null;
   readonly reason?: string;
   readonly backfilled?: boolean;
 }
@@ -274,8 +272,6 @@ function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
     rows_hash: manifest?.rows_hash ?? null,
     events_sha256: manifest?.events_sha256 ?? null,
     rows_sha256: stated.rowsSha256 ?? null,
-    aligned_hash: stated.alignedHash ?? null,
-    klines_sha256: stated.klinesSha256 ?? null,
     at: new Date().toISOString(),
     reason: reason ?? null,
     ...(backfilled ? { backfilled } : {}),

@@ -37,9 +37,6 @@ export interface Leaf {
   readonly events_sha256: string | null;
   /** sha256 over the canonical bytes of the rows; null unless they were proved. */
   readonly rows_sha256: string | null;
-  /** Digest of the aligned rows; null where partitions share seconds. */
-  readonly aligned_hash: string | null;
-  readonly klines_sha256: string | null;
   readonly at: string;
   readonly reason: string | null;
   /** The partition was proved before the log was kept, and was recounted for this leaf. */
@@ -61,8 +58,6 @@ const MEMBERS: readonly (keyof Leaf)[] = [
   'rows_hash',
   'events_sha256',
   'rows_sha256',
-  'aligned_hash',
-  'klines_sha256',
   'at',
   'reason',
   'backfilled',
@@ -116,8 +111,6 @@ const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document'>, MemberType>> = {
   rows_hash: 'string',
   events_sha256: 'string',
   rows_sha256: 'string',
-  aligned_hash: 'string',
-  klines_sha256: 'string',
   at: 'string',
   reason: 'string',
   backfilled: 'boolean',
@@ -164,7 +157,7 @@ export const changeText = (index: number, leaf: Buffer): string =>
   `{"number":${changeNumber(index)},${leaf.toString('utf8', 1)}`;
 
 /** The facts that a manifest, a lineage answer and a leaf have in common, by the leaf's names. */
-const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256', 'aligned_hash', 'klines_sha256'] as const;
+const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256'] as const;
 
 /** In which facts of a partition an answer differs from the leaf; facts that the answer lacks do not count. */
 export function differingFromLeaf(leaf: Leaf, facts: Readonly<Partial<Record<string, unknown>>>): string[] {

@@ -43,7 +43,7 @@ const leaf = (kind: LeafKind, dataset: string | null, partition: string): Leaf =
   ...{ v: 1, kind, dataset, partition, revision: 1, attempt: 1, synthetic: false },
   ...{ document: { name: `${partition}.zip – “é”`, sha256: 'a'.repeat(64) }, rows: 3 },
   ...{ first_offset: '1', last_offset: '3', rows_hash: '7', events_sha256: null, rows_sha256: null },
-  ...{ aligned_hash: null, klines_sha256: null, at: '2026-01-01T00:00:00.000Z', reason: null },
+  ...{ at: '2026-01-01T00:00:00.000Z', reason: null },
 });
 
 /** Leaves as a transaction writes them, without an index. */

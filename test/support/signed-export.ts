@@ -37,7 +37,7 @@ export function manifestOf(
   const feed = new CsvFeed(layout, digests, FIELDS);
   feed.push(stated);
   const [{ rows, sha256 }] = digests.digests();
-  const facts = { revision: 1, rows, rows_hash: 'h', events_sha256: 'e', aligned_hash: null, klines_sha256: null };
+  const facts = { revision: 1, rows, rows_hash: 'h', events_sha256: 'e' };
   const leaf = encodeLeaf({
     ...{ v: 1, kind: 'proved', dataset: DATASET, partition: DAY, attempt: 1, synthetic: isSample },
     ...{ document: { name: 'd', sha256: 'd' }, first_offset: '1', last_offset: String(rows) },

@@ -177,8 +177,6 @@ const leaf: Leaf = {
   rows_hash: '-1',
   events_sha256: 'cd'.repeat(32),
   rows_sha256: 'ef'.repeat(32),
-  aligned_hash: '12',
-  klines_sha256: null,
   at: '2024-01-02T00:00:00.000Z',
   reason: null,
 };
@@ -221,7 +219,7 @@ test('a leaf whose members have other types is refused as a leaf, not by whoever
     for (const value of [{}, [], 5, 'x', true, null]) {
       const bytes = Buffer.from(JSON.stringify({ ...members, [name]: value }));
       const isLeaf = value === null || (name !== 'v' && typeof value === typeof members[name] && name !== 'document');
-      if (isLeaf || name === 'klines_sha256' || name === 'reason') continue;
+      if (isLeaf || name === 'reason') continue;
       expect(() => decodeLeaf(bytes), `${name}: ${JSON.stringify(value)}`).toThrow(LeafFault);
     }
   }
@@ -229,7 +227,6 @@ test('a leaf whose members have other types is refused as a leaf, not by whoever
     ['document', { name: 5, sha256: 'x' }],
     ['document', { name: 'x' }],
     ['reason', 5],
-    ['klines_sha256', {}],
     ['at', null],
     ['synthetic', null],
     ['backfilled', 'yes'],

@@ -244,8 +244,6 @@ const restoredLeaf = (reason: string): Leaf => ({
   rows_hash: null,
   events_sha256: null,
   rows_sha256: null,
-  aligned_hash: null,
-  klines_sha256: null,
   at: new Date().toISOString(),
   reason,
 });

@@ -139,7 +139,7 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
   await keepKlines(client, dataset, row, klines);
   await coverWindow(client, dataset, partitionRefOf(row));
   const stated = { rowsSha256: await storedRowsSha256(client, dataset, row), reason: 'released from quarantine' };
-  await stateProved(client, dataset, { ...row, klinesSha256: klines?.sha256 ?? null }, stated);
+  await stateProved(client, dataset, row, stated);
 }
 
 async function removeRows(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<void> {

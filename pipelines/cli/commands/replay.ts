@@ -236,8 +236,7 @@ async function replaceRows(
     `the served rows differed in ${differing.join(', ')}`,
     { differing },
   );
-  const stated = { ...replaced, klinesSha256: klines?.sha256 ?? null };
-  await stateProved(client, dataset, stated, { rowsSha256, reason: 'replayed from the log' });
+  await stateProved(client, dataset, replaced, { rowsSha256, reason: 'replayed from the log' });
 }
 
 export async function runReplay(command: ParsedCommand): Promise<number> {

@@ -183,8 +183,6 @@ const LEAF: Leaf = {
   rows_hash: '-5',
   events_sha256: DIGEST,
   rows_sha256: DIGEST,
-  aligned_hash: null,
-  klines_sha256: null,
   at: '2024-01-16T00:00:00.000Z',
   reason: null,
 };
