@@ -25,8 +25,6 @@ export interface PartitionWork {
   readonly name: RunKind;
   /** States of the partitions to process. */
   readonly states: readonly PartitionRow['state'][];
-  /** Which of them; default all. */
-  readonly wants?: (row: PartitionRow) => boolean;
   /** Outcomes that count as success. */
   readonly good: readonly string[];
   readonly work: (dataset: DatasetDefinition, row: PartitionRow, context: Context) => Promise<PartitionReport>;
@@ -100,8 +98,7 @@ async function overDataset(
 ): Promise<void> {
   const rows = (await wantedRows(dataset, command, context)).filter(
     // A partition that was never stored has no times.
-    (row) =>
-      job.states.includes(row.state) && row.manifest !== null && row.fromMs !== null && (job.wants?.(row) ?? true),
+    (row) => job.states.includes(row.state) && row.manifest !== null && row.fromMs !== null,
   );
   if (rows.length === 0) return;
   await using run = await RunRecorder.open({

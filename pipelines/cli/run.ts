@@ -54,9 +54,6 @@ const GROUPS: Readonly<Record<string, readonly Command[]>> = {
     { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
     { spec: specs.release, load: async () => (await import('./commands/quarantine.ts')).runRelease },
     { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
-    { spec: specs.klines, load: async () => (await import('./commands/klines.ts')).runKlines },
-    { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
-    { spec: specs.leaves, load: async () => (await import('./commands/proof-log.ts')).runLeaves },
     { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
   ],
   Share: [

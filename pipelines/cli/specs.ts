@@ -119,20 +119,6 @@ export const verify: CommandSpec = {
   doc: 'Recounts stored rows and compares them with their manifests. A partition that no longer matches is quarantined at once. `all` is every dataset.',
 };
 
-export const klines: CommandSpec = {
-  name: 'klines',
-  positionals: ['dataset...'],
-  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Makes the klines of partitions that were proved before klines were kept, from their stored rows. `all` is every dataset of trades.',
-};
-
-export const ranges: CommandSpec = {
-  name: 'ranges',
-  positionals: ['dataset...'],
-  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Makes the value ranges of partitions that were proved before ranges were kept, from their stored rows. `all` is every dataset of trades.',
-};
-
 export const check: CommandSpec = {
   name: 'check',
   positionals: ['path', 'second?'],
@@ -189,13 +175,6 @@ export const mirror: CommandSpec = {
     verify: { type: 'boolean', doc: 'Hash every local file, and download those that differ.' },
   },
   doc: 'Copies a lake or exports to a folder, later what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any URL, also `file://`, of a lake.',
-};
-
-export const leaves: CommandSpec = {
-  name: 'leaves',
-  positionals: ['dataset...'],
-  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Recounts partitions that were proved before the proof log was kept, and adds their leaves. `all` is every dataset.',
 };
 
 export const proofLog: CommandSpec = {

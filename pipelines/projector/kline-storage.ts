@@ -174,10 +174,7 @@ export async function remadeKlines(
   );
 }
 
-/**
- * Stores klines that were made from the rows of a proved partition, in the caller's transaction: after a replay or a release, and
- * for partitions that were proved before klines were kept.
- */
+/** Stores klines that were made from the rows of a proved partition, in the caller's transaction: after a replay or a release. */
 export async function keepKlines(
   client: ClientBase,
   dataset: DatasetDefinition,

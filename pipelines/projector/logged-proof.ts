@@ -39,12 +39,12 @@ export async function stateProved(
   client: ClientBase,
   dataset: DatasetDefinition,
   row: Pick<PartitionRow, 'partitionKey' | 'attempt' | 'revision' | 'synthetic' | 'manifest'>,
-  stated: { readonly rowsSha256: string; readonly reason?: string; readonly backfilled?: boolean },
+  stated: { readonly rowsSha256: string; readonly reason?: string },
 ): Promise<void> {
   await writeLeaves(client, dataset, [statementOf(row, { kind: 'proved', ...stated })]);
 }
 
-/** The leaf that proved a partition; undefined where it was proved before the log was kept. */
+/** The leaf that proved a partition; undefined where somebody removed it. */
 export async function provingLeaf(
   client: ClientBase,
   dataset: DatasetDefinition,

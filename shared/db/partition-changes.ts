@@ -225,7 +225,6 @@ export interface Statement {
   /** The digest of the stored rows; absent unless the partition was proved. */
   readonly rowsSha256?: string;
   readonly reason?: string;
-  readonly backfilled?: boolean;
 }
 
 /** What a leaf states about a partition of the catalog. */
@@ -255,7 +254,7 @@ export const statementOfManifest = (
 });
 
 function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
-  const { kind, partition, revision, attempt, synthetic, manifest, reason, backfilled } = stated;
+  const { kind, partition, revision, attempt, synthetic, manifest, reason } = stated;
   const document = manifest?.document ?? stated.document;
   return {
     v: LEAF_VERSION,
@@ -274,7 +273,6 @@ function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
     rows_sha256: stated.rowsSha256 ?? null,
     at: new Date().toISOString(),
     reason: reason ?? null,
-    ...(backfilled ? { backfilled } : {}),
   };
 }
 

@@ -19,7 +19,7 @@ export interface LeafDocument {
   readonly sha256: string;
 }
 
-/** The members in their order. A member that does not apply is null, except `backfilled`, which is absent then. */
+/** The members in their order. A member that does not apply is null. */
 export interface Leaf {
   readonly v: typeof LEAF_VERSION;
   readonly kind: LeafKind;
@@ -39,8 +39,6 @@ export interface Leaf {
   readonly rows_sha256: string | null;
   readonly at: string;
   readonly reason: string | null;
-  /** The partition was proved before the log was kept, and was recounted for this leaf. */
-  readonly backfilled?: true;
 }
 
 const MEMBERS: readonly (keyof Leaf)[] = [
@@ -60,7 +58,6 @@ const MEMBERS: readonly (keyof Leaf)[] = [
   'rows_sha256',
   'at',
   'reason',
-  'backfilled',
 ];
 
 /** The canonical bytes of a leaf: its members in their order, as `JSON.stringify` writes them. */
@@ -113,15 +110,13 @@ const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document'>, MemberType>> = {
   rows_sha256: 'string',
   at: 'string',
   reason: 'string',
-  backfilled: 'boolean',
 };
-const NEVER_NULL: ReadonlySet<string> = new Set(['synthetic', 'at', 'backfilled'] satisfies (keyof Leaf)[]);
+const NEVER_NULL: ReadonlySet<string> = new Set(['synthetic', 'at'] satisfies (keyof Leaf)[]);
 
 /** The first member that does not have its type. */
 function mistyped(leaf: Leaf): string | undefined {
   const found = Object.entries(TYPES).find(([name, type]) => {
     const value: unknown = leaf[name as keyof Leaf];
-    if (value === undefined) return name !== 'backfilled';
     return value === null ? NEVER_NULL.has(name) : typeof value !== type;
   });
   if (found) return found[0];

@@ -132,10 +132,3 @@ export async function writeRanges(
     [dataset.number, key, frames.map(({ sequence }) => sequence), frames.map(({ ranges }) => textOf(ranges))],
   );
 }
-
-/** The ranges of a partition's stored rows, as `writeRanges` takes them. */
-export async function remadeRanges(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef) {
-  const found = await foundRanges(client, dataset, partition);
-  const frames = found.flatMap(({ sequence, found: ranges }) => (sequence === undefined ? [] : [{ sequence, ranges }]));
-  return { whole: unitedRanges(found.map((frame) => frame.found)), frames };
-}

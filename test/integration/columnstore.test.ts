@@ -237,17 +237,6 @@ givenOtherDatabase.describe('compacted chunks', () => {
     await verified();
   });
 
-  test('klines are made from columns', async () => {
-    const sql = 'select * from native_klines order by size_s, start_ms';
-    const kept = await system.rows(sql);
-    await system.client.query(
-      `delete from native_klines; delete from aligned_klines; delete from shared_klines; update partitions set klines_sha256 = null`,
-    );
-    await done('klines', dataset.key);
-    expect(await system.rows(sql)).toEqual(kept);
-    await verified();
-  });
-
   test("another dataset's days go into a compacted chunk of aligned rows", async () => {
     const before = (await compacted()).filter((name) => name.startsWith(ALIGNED_TABLE));
     expect(before.length).toBeGreaterThan(0);

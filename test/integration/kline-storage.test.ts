@@ -242,37 +242,3 @@ test('that become others as they are stored fail their proof, and those of befor
   expect(reason).toMatch(/^klines_sha256: expected [0-9a-f]{64}, found [0-9a-f]{64}$/);
   expect(await everything()).toEqual(before);
 });
-
-test('of partitions that were proved before are made by a command that goes on where it stopped', {
-  tags: ['nightly'],
-}, async () => {
-  const before = await everything();
-  const clear = (where: string) =>
-    system.client.query(`delete from native_klines; delete from aligned_klines; delete from shared_klines;
-      update partitions set klines_sha256 = null ${where}`);
-  await clear('');
-  expect((await run('verify', dataset.key)).exit).toBe(0);
-  const { json: doctor } = await run('doctor', '--check', 'partitions');
-  expect(doctor.checks.find(({ check }: Json) => check === 'partitions').findings).toEqual([
-    {
-      severity: 'warning',
-      subject: dataset.key,
-      what: `3 partitions, from ${DAYS[0].day} on, have no kept klines: theirs are computed from rows`,
-      fix: `./tidemark klines ${dataset.key}`,
-    },
-  ]);
-  const first = await run('klines', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day);
-  expect([first.exit, first.json.units.map(({ partition }: Json) => partition)]).toEqual([0, [DAYS[1].day]]);
-  const rest = await run('klines', 'all');
-  expect([rest.exit, rest.json.units]).toEqual([
-    0,
-    [DAYS[0], DAYS[2]].map(({ day, rows }) => ({ dataset: dataset.key, partition: day, state: 'made', rows })),
-  ]);
-  expect(await everything()).toEqual(before);
-  expect((await run('klines', 'all')).json.units).toEqual([]);
-  const wrong = await run('klines', 'etf_daily_metrics');
-  expect([wrong.exit, wrong.json.error.message]).toEqual([
-    2,
-    'etf_daily_metrics has no klines: name a dataset of trades, or all',
-  ]);
-});

@@ -257,34 +257,6 @@ describe('ranges', () => {
     expect(await ranges()).toEqual(before);
   });
 
-  test('of partitions that were proved before are made by a command that goes on where it stopped', async () => {
-    const before = await ranges();
-    await system.rows('update partitions set value_ranges = null');
-    await system.rows('update frames set value_ranges = null');
-    const doctor = async () => {
-      const { json } = await system.run(['doctor', '--check', 'partitions']);
-      const { findings } = json.checks.find(({ check }: Json) => check === 'partitions');
-      return findings.filter(({ what }: Json) => what.includes('value ranges'));
-    };
-    expect(await doctor()).toEqual([
-      {
-        severity: 'warning',
-        subject: DATASET,
-        what: `4 partitions, from ${DAYS[0]} on, have no value ranges: filters read all of their rows`,
-        fix: `./tidemark ranges ${DATASET}`,
-      },
-    ]);
-    expect((await system.run(['ranges', DATASET, '--to', DAYS[1]])).json.units).toHaveLength(2);
-    const { exit, json } = await system.run(['ranges', 'all']);
-    expect([exit, json.units.map(({ partition, state }: Json) => [partition, state])]).toEqual([
-      0,
-      [DAYS[2], DAYS[3]].map((day) => [day, 'made']),
-    ]);
-    expect(await ranges()).toEqual(before);
-    expect(await doctor()).toEqual([]);
-    expect((await system.run(['ranges', 'etf_daily_metrics'])).exit).toBe(2);
-  });
-
   test('a partition without ranges, or without some of its frames, is read whole', async () => {
     const body = { n_rows: 100_000 };
     await system.rows(`delete from frames where partition_key = '${DAYS[1]}' and row_base > 700`);

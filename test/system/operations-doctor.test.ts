@@ -90,7 +90,7 @@ const FAULTS: readonly Fault[] = [
     make: () => sql(`update proof_leaves set attempt = attempt + 100`),
     mend: () => sql(`update proof_leaves set attempt = attempt - 100`),
     says: /\d+ proved partitions have no leaf, from \S+ on/,
-    fix: /tidemark leaves/,
+    fix: /tidemark replay/,
     severity: 'warning',
   },
   {

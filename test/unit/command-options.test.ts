@@ -16,7 +16,7 @@ test('a blank reason replaced proved partitions', async () => {
     ] as const) {
       expect(await refused(spec, name, '--reason', blank)).toContain('--reason is blank: give it a value');
     }
-    expect(await refused(specs.leaves, 'all', `--partition=${blank}`)).toContain('--partition is blank');
+    expect(await refused(specs.replay, 'all', `--partition=${blank}`)).toContain('--partition is blank');
   }
   expect(parseCommand(specs.reparse, ['etf', '--reason', 'why']).values.reason).toBe('why');
   expect(parseCommand(specs.reparse, ['etf']).values.reason).toBeUndefined();

@@ -229,7 +229,6 @@ test('a leaf whose members have other types is refused as a leaf, not by whoever
     ['reason', 5],
     ['at', null],
     ['synthetic', null],
-    ['backfilled', 'yes'],
   ] as const) {
     expect(() => decodeLeaf(Buffer.from(JSON.stringify({ ...members, [name]: value }))), name).toThrow(LeafFault);
   }

@@ -1,13 +1,9 @@
-/** `leaves` makes the leaves of partitions that were proved before the proof log was kept; `proof-log` repairs the log and rotates its key. */
+/** `proof-log`: rotates the key of the proof log, and restores leaves that database or folder lost. */
 import { join } from 'node:path';
 import type { ClientBase } from 'pg';
 import { proofLogFolderOf } from '../../../shared/config/settings.ts';
-import { Catalog } from '../../../shared/db/catalog.ts';
-import { connect, PROOF_LOG_LOCK, withClient } from '../../../shared/db/connect.ts';
-import { lockCoverage } from '../../../shared/db/partition-changes.ts';
-import type { PartitionRow } from '../../../shared/db/schema.ts';
-import { assert, TidemarkError } from '../../../shared/errors.ts';
-import { describeDiscrepancies } from '../../../shared/proof/recount.ts';
+import { connect, PROOF_LOG_LOCK } from '../../../shared/db/connect.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
 import {
   CHECKPOINT_FILE,
   folderSource,
@@ -19,66 +15,11 @@ import { decodeLeaf, encodeLeaf, LEAF_VERSION, type Leaf } from '../../../shared
 import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
 import { openCheckpoint, parseVerifier, type Signer } from '../../../shared/proof-log/note.ts';
 import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
-import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
-import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
-import { provingLeaf, stateProved, storedRowsSha256 } from '../../projector/logged-proof.ts';
-import { retractPartition } from '../../projector/retract.ts';
-import { recountStored } from '../../projector/verify.ts';
+import { DATASETS } from '../../../shared/registry/index.ts';
 import { makeTiles, signedTree } from '../../proof-log/sequencer.ts';
-import type { Projection } from '../../rows/binary-copy.ts';
-import { projectionOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { overPartitions, type PartitionReport } from '../over-partitions.ts';
-
-/**
- * Recounts a proved partition that has no leaf and adds its leaf, or quarantines it, in a transaction of its own.
- * @throws TidemarkError PARTITION_CHANGED
- */
-export async function makeLeaf(
-  client: ClientBase,
-  dataset: DatasetDefinition,
-  projection: Projection,
-  row: PartitionRow,
-): Promise<PartitionReport> {
-  const { partitionKey: partition, manifest } = row;
-  assert(manifest, 'a proved partition has a manifest');
-  if (projection.seconds) await DirtyBuckets.prepare(client);
-  await client.query('begin');
-  try {
-    if (await provingLeaf(client, dataset, row)) {
-      await client.query('rollback');
-      return { partition, state: 'there', rows: row.rows ?? 0 };
-    }
-    const { found, discrepancies } = await recountStored(client, dataset, projection, row, manifest);
-    const rowsSha256 = await storedRowsSha256(client, dataset, row);
-    await lockCoverage(client, dataset);
-    const now = await new Catalog(client).partition(dataset, partition);
-    if (now?.state !== 'proved' || now.attempt !== row.attempt || now.provedAt?.getTime() !== row.provedAt?.getTime()) {
-      throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${partition} has changed since it was read`);
-    }
-    const reason = describeDiscrepancies(discrepancies);
-    if (reason)
-      await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'verify', recount: found });
-    else await stateProved(client, dataset, now, { rowsSha256, backfilled: true });
-    await client.query('commit');
-    return { partition, state: reason ? 'quarantined' : 'made', rows: found.rows, ...(reason ? { reason } : {}) };
-  } catch (error) {
-    await client.query('rollback').catch(() => {});
-    throw error;
-  }
-}
-
-export async function runLeaves(command: ParsedCommand): Promise<number> {
-  return await overPartitions(command, {
-    name: 'leaves',
-    states: ['proved'],
-    good: ['made', 'there'],
-    work: (dataset, row, { pool }) =>
-      withClient(pool, (client) => makeLeaf(client, dataset, projectionOf(dataset), row)),
-  });
-}
 
 const ACTIONS: Readonly<Record<string, (context: Context, command: ParsedCommand) => Promise<number>>> = {
   rotate,

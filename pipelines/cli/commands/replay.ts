@@ -26,7 +26,7 @@ import type { LoadTarget } from '../../projector/chunks.ts';
 import { rangesOf } from '../../projector/commit.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { compareShared, keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
-import { stateProved } from '../../projector/logged-proof.ts';
+import { provingLeaf, stateProved } from '../../projector/logged-proof.ts';
 import { type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
@@ -170,6 +170,7 @@ async function differingFacts(needs: ReplayNeeds, row: PartitionRow, rebuilt: Lo
     if ((await compareShared(client, dataset, partition)).length > 0) differing.push('shared klines');
   }
   if (differing.length === 0 && (await differingRanges(client, dataset, partition))) differing.push('value_ranges');
+  if (row.state === 'proved' && !(await provingLeaf(client, dataset, row))) differing.push('proof_leaf');
   // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
   if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
   return differing;

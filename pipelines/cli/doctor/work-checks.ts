@@ -4,13 +4,10 @@ import { stat } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
-import type { Client } from '../../../shared/db/connect.ts';
 import { conflictsWith, foreignPartitions, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
-import { rangedColumns } from '../../../shared/proof/value-ranges.ts';
-import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
-import { keptStartOf } from '../../../shared/registry/kept-klines.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
 import { readProofLog } from '../../../shared/status/collect.ts';
@@ -23,7 +20,7 @@ const RECOUNT_MINUTES = 5;
 
 const partitions: Check = {
   name: 'partitions',
-  doc: 'no partition is in quarantine, refused or stuck, and none lacks kept klines or value ranges',
+  doc: 'no partition is in quarantine, refused or stuck',
   needs: ['database'],
   async run({ database, datasets }) {
     const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
@@ -61,40 +58,9 @@ const partitions: Check = {
       const what = `reads found row counts other than proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
       findings.push(fault(key, what, `find out why the projector does not run; ./tidemark verify ${key}`));
     }
-    for (const { column, command, what, isKept } of MADE_LATER) {
-      for (const { dataset_id, n, first } of (await lacking(database, column, isKept)).rows) {
-        const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-        findings.push(
-          warning(key, `${n} partitions, from ${first} on, have no ${what}`, `./tidemark ${command} ${key}`),
-        );
-      }
-    }
     return findings;
   },
 };
-
-/** What partitions lack that were proved before it was kept, and the command that makes it. */
-const MADE_LATER = [
-  {
-    column: 'klines_sha256',
-    command: 'klines',
-    what: 'kept klines: theirs are computed from rows',
-    isKept: (dataset: DatasetDefinition) => keptStartOf(dataset) !== undefined,
-  },
-  {
-    column: 'value_ranges',
-    command: 'ranges',
-    what: 'value ranges: filters read all of their rows',
-    isKept: (dataset: DatasetDefinition) => rangedColumns(dataset).length > 0,
-  },
-] as const;
-
-const lacking = (database: Client, column: string, isKept: (dataset: DatasetDefinition) => boolean) =>
-  database.query(
-    `select dataset_id, count(*)::int4 as n, min(partition_key) as first from partitions
-     where state = 'proved' and ${column} is null and dataset_id = any ($1) group by 1 order by 1`,
-    [[...DATASETS.values()].filter(isKept).map(({ number }) => number)],
-  );
 
 const work: Check = {
   name: 'work',
@@ -215,7 +181,7 @@ const proofLog: Check = {
     const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
     const findings = rows.map(({ dataset_id, n, first }) => {
       const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      return warning(key, `${n} proved partitions have no leaf, from ${first} on`, `./tidemark leaves ${key}`);
+      return warning(key, `${n} proved partitions have no leaf, from ${first} on`, `./tidemark replay ${key}`);
     });
     const { pending, oldest_pending_seconds: waiting } = await readProofLog(database);
     if (waiting > PENDING_MINUTES * 60) {
