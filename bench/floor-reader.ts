@@ -42,7 +42,7 @@ async function decodeRows(dataset: string, setting: string, day: string): Promis
   if (event?.kind !== 'document') throw new Error(`${dataset} has no document of ${day}`);
   await using document = await feed.source.open(event.request);
   let rows = 0;
-  for await (const item of document.decode({ frameRawBytes: settings.SVC_FRAME_RAW_BYTES })) {
+  for await (const item of document.decode({ frameRawBytes: settings.limits.frameRawBytes })) {
     if (item.kind === 'events') item.release?.();
     else rows += item.facts.rows;
   }

@@ -11,6 +11,7 @@ import { fedDatasets } from '../pipelines/sources/index.ts';
 import { OPERATORS_OF } from '../serving/contract/filters.ts';
 import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
+import { LIMITS as HANDED } from '../shared/config/limits.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
 import type { LayoutColumn } from '../shared/proof-log/cells.ts';
@@ -223,7 +224,9 @@ async function shown(root: string, limit: Limit): Promise<string> {
   const value =
     'setting' in limit
       ? Number((SETTINGS[limit.setting] as Setting).default)
-      : constantIn(await declaring(join(root, limit.file), limit.name), limit.name);
+      : 'limit' in limit
+        ? HANDED[limit.limit]
+        : constantIn(await declaring(join(root, limit.file), limit.name), limit.name);
   switch (limit.unit) {
     case 'bytes':
       return bytes(value);

@@ -2,6 +2,7 @@
  * Which limits the documentation lists: those that a user or operator can meet. A limit is a setting or a constant; its
  * value is read from where it is declared, so that the page cannot show another one.
  */
+import type { Limits } from '../shared/config/limits.ts';
 import type { SettingName } from '../shared/config/settings.ts';
 
 type LimitUnit = 'bytes' | 'ms' | string;
@@ -20,9 +21,18 @@ export interface ConstantLimit {
   readonly name: string;
 }
 
-export type Limit = SettingLimit | ConstantLimit;
+/** One that processes are handed (shared/config/limits.ts). */
+interface HandedLimit {
+  readonly what: string;
+  readonly unit: LimitUnit;
+  readonly limit: keyof Limits;
+}
+
+export type Limit = SettingLimit | ConstantLimit | HandedLimit;
 
 const of = (what: string, unit: string, file: string, name: string): Limit => ({ what, unit, file, name });
+
+const limit = (what: string, unit: string, name: keyof Limits): Limit => ({ what, unit, limit: name });
 
 /** By subject. */
 export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
@@ -72,16 +82,16 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Document that is checked', 'bytes', 'pipelines/cli/commands/check.ts', 'MAX_DOCUMENT_BYTES'),
   ],
   'The log': [
-    { setting: 'SVC_FRAME_RAW_BYTES', unit: 'bytes' },
+    limit('Event bytes of a frame', 'bytes', 'frameRawBytes'),
     of('Message of the log', 'bytes', 'shared/frame/codec.ts', 'MAX_MESSAGE_BYTES'),
     of('Unpacked body of a message', 'bytes', 'shared/frame/codec.ts', 'MAX_RAW_BYTES'),
-    { setting: 'SVC_PUBLISH_WINDOW', unit: '' },
+    limit('Frames sent before the log has acknowledged them', '', 'publishWindow'),
     { setting: 'SVC_STREAM_MAX_BYTES', unit: 'bytes' },
     of('Acknowledgement of a message', 'ms', 'pipelines/publisher/attempt-writer.ts', 'ACK_TIMEOUT_MS'),
     of('Retries without an answer of the log', 'ms', 'shared/nats/connect.ts', 'OUTAGE_LIMIT_MS'),
     of('Retries of a partition during an outage', 'ms', 'pipelines/publisher/backfill.ts', 'REREAD_LIMIT_MS'),
-    { setting: 'SVC_BACKFILL_FETCH_AHEAD', unit: '' },
-    { setting: 'SVC_BACKFILL_FEEDS', unit: '' },
+    of('Documents of a feed that are prefetched', '', 'pipelines/cli/ingest.ts', 'MAX_PREFETCHED'),
+    of('Feeds that a backfill works on at once', '', 'pipelines/cli/commands/backfill.ts', 'FEEDS_AT_ONCE'),
     of('Published days awaiting proof', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED'),
     of('Published small partitions awaiting proof', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED_SMALL'),
     of('Their rows', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED_ROWS'),
@@ -93,12 +103,12 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
-    { setting: 'SVC_PULL_MAX_BYTES', unit: 'bytes' },
+    limit('Bytes requested from the log at once', 'bytes', 'pullBytes'),
     of('Partitions in a transaction', '', 'pipelines/projector/load-session.ts', 'MAX_PARTITIONS'),
     of('Rows in a transaction of small partitions', '', 'pipelines/projector/load-session.ts', 'MAX_ROWS'),
     of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
     of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
-    { setting: 'SVC_ATTEMPT_SILENCE_MS', unit: 'ms' },
+    limit('Silence of an attempt', 'ms', 'attemptSilenceMs'),
     of('`verify --every`', 's', 'pipelines/cli/specs.ts', 'MAX_VERIFY_EVERY_S'),
   ],
   Serving: [

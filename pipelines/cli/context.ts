@@ -102,7 +102,7 @@ export function settingsOf(
   { io, settings: flags }: ParsedCommand,
   { required }: Pick<LoadOptions, 'required'> = {},
 ): Pick<Context, 'settings' | 'given'> {
-  const { settings, given } = loadGivenSettings({ env: io.env, flags, cwd: PROJECT_ROOT, required });
+  const { settings, given } = loadGivenSettings({ env: io.env, flags, limits: io.limits, cwd: PROJECT_ROOT, required });
   return { settings: { ...settings, ...io.settings }, given };
 }
 

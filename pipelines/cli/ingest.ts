@@ -99,8 +99,8 @@ export class PrefetchingSource implements Source, AsyncDisposable {
 
 /** A command gives up when nothing is proved for this long, because no projector is at work. */
 const PROOF_TIMEOUT_MS = 300_000;
-/** Upper bound of SVC_BACKFILL_FETCH_AHEAD. */
-const MAX_FETCH_AHEAD = 16;
+/** They wait in the spool folder: a second one covers for a document that is fetched more slowly than one is published. */
+const MAX_PREFETCHED = 2;
 
 export interface IngestRequest {
   readonly kind: 'backfill' | 'reingest' | 'reparse' | 'follow';
@@ -153,7 +153,7 @@ async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
   // Only file days are prefetched: an issuer's site and a node get one request after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
   const check = request.synthetic ? async () => {} : pinCheck(context, feed, settings);
-  await using source = new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0, check);
+  await using source = new PrefetchingSource(opened.source, isFiles ? MAX_PREFETCHED : 0, check);
   const work = await session.surely(() => workOf(context, opened, request, retract));
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
@@ -314,8 +314,8 @@ function published(
     checkLease: () => lease.check(),
     wait,
     options: {
-      frameRawBytes: settings.SVC_FRAME_RAW_BYTES,
-      window: settings.SVC_PUBLISH_WINDOW,
+      frameRawBytes: settings.limits.frameRawBytes,
+      window: settings.limits.publishWindow,
       synthetic: request.synthetic,
       pinned,
       reingestReason: request.reason,
@@ -382,7 +382,7 @@ export async function planned(context: Context, feed: Feed, request: IngestReque
 function* preparing({ documents }: Plan, source: PrefetchingSource): Generator<DocumentRequest> {
   const wanted = documents.filter(({ action }) => action !== 'skip');
   for (let index = 0; index < wanted.length; index++) {
-    const following = wanted.slice(index + 1, index + 1 + MAX_FETCH_AHEAD);
+    const following = wanted.slice(index + 1, index + 1 + MAX_PREFETCHED);
     // A document that may turn out to be quarantined or unchanged is not fetched before its turn.
     source.prepare(following.filter(({ action }) => action === 'fetch' || action === 'replace').map(requestOf));
     yield wanted[index].request;

@@ -1,5 +1,6 @@
 /** The parts of the process that a command uses. Tests pass their own and run commands in the test process. */
 import { fileURLToPath } from 'node:url';
+import type { Limits } from '../../shared/config/limits.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
 
@@ -47,6 +48,8 @@ export interface Io {
   readonly settings?: Partial<Settings>;
   readonly stdout: Stream;
   readonly stderr: Stream;
+  /** The same of limits. */
+  readonly limits?: Partial<Limits>;
   /** Receives the log lines instead of standard error. */
   readonly log?: { write(line: string): void };
   /** Starts a projector instead of a separate process. */

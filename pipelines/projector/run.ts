@@ -113,8 +113,8 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
     client,
     side,
     projection: needs.projection,
-    pullMaxBytes: settings.SVC_PULL_MAX_BYTES,
-    silenceMs: settings.SVC_ATTEMPT_SILENCE_MS,
+    pullMaxBytes: settings.limits.pullBytes,
+    silenceMs: settings.limits.attemptSilenceMs,
     log,
     signal,
   });

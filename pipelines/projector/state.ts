@@ -61,7 +61,7 @@ export const CLOCK_MESSAGES = [
   'quiet',
   /** Longer than a shared transaction may stay open. */
   'stalled',
-  /** Longer than SVC_ATTEMPT_SILENCE_MS. */
+  /** Longer than an attempt may be silent (`attemptSilenceMs`). */
   'silent',
   /** The shared transaction is large or old enough to be committed. */
   'due',

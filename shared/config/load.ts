@@ -5,12 +5,15 @@ import { pathToFileURL } from 'node:url';
 import { parseEnv } from 'node:util';
 import { TidemarkError } from '../errors.ts';
 import { closestName } from '../nearest.ts';
+import { LIMITS, type Limits } from './limits.ts';
 import { SETTINGS, type Setting, type SettingName, type Settings } from './settings.ts';
 
 export interface LoadOptions {
   /** Command-line flags, already mapped to setting names. They win over every other source. */
   readonly flags?: Partial<Record<SettingName, string>>;
   readonly env?: NodeJS.ProcessEnv;
+  /** Other limits than the product's, for tests. */
+  readonly limits?: Partial<Limits>;
   /** Folder of `.env`, and the base of relative paths; default: the current folder. */
   readonly cwd?: string;
   /** Names the settings without a default that the process needs, given the others. */
@@ -67,7 +70,7 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
       faults.push(`${name}: ${parsed.fault}${mayShow(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
     }
   }
-  const settings = values as Partial<Settings>;
+  const settings = { ...values, limits: { ...LIMITS, ...options.limits } } as Partial<Settings>;
   faults.push(...BETWEEN.flatMap((rule) => rule(settings) ?? []));
   for (const name of options.required?.(settings) ?? []) {
     if (settings[name] === undefined && !faulty.has(name)) faults.push(`${name}: is required`);

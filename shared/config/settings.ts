@@ -5,6 +5,7 @@
 
 import { join } from 'node:path';
 import { DATASET_SETTINGS } from '../registry/index.ts';
+import type { Limits } from './limits.ts';
 import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
 import { EXPORTS, SERVING } from './settings/serving.ts';
@@ -40,8 +41,8 @@ type ValueOf<S extends Setting> = S['kind'] extends 'integer'
         ? readonly string[]
         : string;
 
-/** Parsed settings; a setting without a default may be undefined. */
-export type Settings = {
+/** Parsed settings; a setting without a default may be undefined. The limits are those of the product, except in tests. */
+export type Settings = { readonly limits: Limits } & {
   readonly [N in SettingName]: (typeof SETTINGS)[N] extends { readonly default: string }
     ? ValueOf<(typeof SETTINGS)[N]>
     : ValueOf<(typeof SETTINGS)[N]> | undefined;

@@ -20,6 +20,7 @@ import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { isPortFree, readState } from '../../shared/stack/state.ts';
 import { Archives, dayOf, documentOf } from '../support/etf.ts';
 import { OWN_MATRIX } from '../support/rights.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { closeTemplate, execute, type LogUrls, natsSettings, urlsOf, withDatabase } from '../support/stack.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
 import { VENDORS } from '../support/vendors.ts';
@@ -286,7 +287,7 @@ export class World implements AsyncDisposable {
       SVC_INTERNAL_API_KEY: API_KEY,
       SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
       SVC_LAKE_FOLDER: this.lake,
-      NODE_OPTIONS: `--import=${join(import.meta.dirname, '..', 'support', 'shifted-clock.mjs')}`,
+      ...limitsEnv(LIMITS, join(import.meta.dirname, '..', 'support', 'shifted-clock.mjs')),
       TIDEMARK_TEST_CLOCK_FILE: join(this.folder, 'clock', 'offset'),
     };
   }
@@ -372,12 +373,11 @@ export class World implements AsyncDisposable {
 }
 
 /** Small frames, short times: each fault meets something in progress. */
+const LIMITS = { frameRawBytes: 8192, publishWindow: 8, attemptSilenceMs: 5000 };
 const SMALL = {
+  ...limitsEnv(LIMITS),
   SVC_SAMPLE: 'false',
-  SVC_FRAME_RAW_BYTES: '8192',
-  SVC_PUBLISH_WINDOW: '8',
   SVC_STREAM_MAX_BYTES: String(16 * MIB),
-  SVC_ATTEMPT_SILENCE_MS: '5000',
   SVC_CHECKPOINT_SECONDS: '1',
   SVC_EXPORT_LEASE_SECONDS: '3',
   SVC_EXPORT_MAX_CRASHES: '1000',
@@ -388,7 +388,7 @@ const SMALL = {
   SVC_CHANGES_HEARTBEAT_SECONDS: '1',
   SVC_VERIFY_INTERVAL_SECONDS: '30',
   SVC_COMPACT_INTERVAL_SECONDS: '30',
-} as const;
+};
 
 /**
  * A copy by files. One by way of the write-ahead log holds sequences that PostgreSQL counts as logged ahead, which they are not

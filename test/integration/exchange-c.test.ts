@@ -12,6 +12,7 @@ import { eventId } from '../../shared/registry/event-id.ts';
 import type { Json } from '../support/command.ts';
 import { System } from '../support/pipeline.ts';
 import { startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
 import { tracesOf } from '../support/trades.ts';
 
@@ -119,7 +120,7 @@ describe('two days', () => {
     const reason = ['--reason', 'the same rows in order'];
     const anew = await system.run(['reingest', dataset.key, '--from', NEXT.day, '--to', NEXT.day, ...reason], {
       ...envOf(system.vendor),
-      SVC_FRAME_RAW_BYTES: '60000',
+      ...limitsEnv({ frameRawBytes: 60_000 }),
     });
     expect(anew.json).toMatchObject({ ok: true, proved: 1 });
     const after = await system.digests();

@@ -13,6 +13,7 @@ import { ROOT, runCommand } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
 import { csvOf, DATASET, documentPath, memberName, System, writeDocument } from '../support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createMigratedEnv, execute, natsSettings } from '../support/stack.ts';
 import { startStoreProxy } from '../support/store-proxy.ts';
 
@@ -62,7 +63,7 @@ beforeAll(async () => {
   }
   // Frames of a few hundred rows, so that a day has several.
   const env = {
-    SVC_FRAME_RAW_BYTES: '20000',
+    ...limitsEnv({ frameRawBytes: 20_000 }),
     SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${system.vendor}/`).href,
   };
   expect((await system.backfill(DAYS[0], DAYS[1], env)).exit).toBe(0);
@@ -365,7 +366,7 @@ describe('the log', () => {
       SVC_STATE_DIR: join(env.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
       SVC_STREAM_MAX_BYTES: String(1 << 28),
-      SVC_FRAME_RAW_BYTES: '20000',
+      ...limitsEnv({ frameRawBytes: 20_000 }),
     });
     expect(done.exit, done.stderr).toBe(0);
     expect(outcome(await ask(1500, { on }))).toEqual([503, 'LINEAGE_LOG_DAMAGED']);

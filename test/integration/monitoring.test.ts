@@ -11,6 +11,7 @@ import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
 import { startStoreProxy } from '../support/store-proxy.ts';
 
@@ -202,7 +203,7 @@ describe('status --json, /metrics and /v1/ops/status', () => {
     await still.query('select pg_advisory_lock($1, $2)', [PROJECTOR_LOCK, DATASETS.get(DATASET)!.number]);
     const day = '2024-01-05';
     await writeDocument(system.vendor, day, csvOf({ day, rows: 20_000, firstId: 5000, seed: 5, timeUnit: 'ms' }));
-    const env = { SVC_FRAME_RAW_BYTES: '4096', SVC_PUBLISH_WINDOW: '1' };
+    const env = limitsEnv({ frameRawBytes: 4096, publishWindow: 1 });
     const running = system.start(['backfill', DATASET, '--from', day, '--to', day], env);
     const framesLeft = async () => (await system.log()).filter(({ header }) => header.partition === day).length;
     await eventually(async () => (await framesLeft()) > 20, 'some frames are in the log');

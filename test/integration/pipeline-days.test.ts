@@ -18,6 +18,7 @@ import {
   unzip,
   writeDocument,
 } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { SMALL_DAYS as DAYS, FROM, TO, writeDays } from '../support/three-days.ts';
 import { compareNative, secondsOfFiles, secondsStored } from '../support/trade-oracle.ts';
 
@@ -35,13 +36,13 @@ describe('the same days, ingested otherwise,', () => {
   test('in other frames, other batches and another order have the same digests', async () => {
     await using system = await System.create();
     const csv = await writeDays(system, DAYS);
-    const env = { SVC_FRAME_RAW_BYTES: '20001', SVC_PULL_MAX_BYTES: String(2 << 20), SVC_PUBLISH_WINDOW: '3' };
+    const env = limitsEnv({ frameRawBytes: 20_001, pullBytes: 2 << 20, publishWindow: 3 });
     for (const { day } of DAYS.toReversed()) expect((await system.backfill(day, day, env)).exit).toBe(0);
     expect((await system.rows('select count(*)::int4 as frames from frames'))[0].frames).toBeGreaterThan(50);
     expect(await system.digests()).toEqual(reference);
     expect(await compareNative(system, csv, system.env.dir)).toEqual([25_000, 25_000, 0, 0]);
     // Replay, with batches of another size again.
-    const replay = await system.run(['replay', DATASET], { SVC_PULL_MAX_BYTES: String(9 << 20) });
+    const replay = await system.run(['replay', DATASET], limitsEnv({ pullBytes: 9 << 20 }));
     expect(replay.json.units.map((each: Json) => each.state)).toEqual(['identical', 'identical', 'identical']);
     expect(await system.digests()).toEqual(reference);
   });

@@ -20,6 +20,7 @@ import { faultOf } from '../support/faults.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { eventually } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createTestEnv, temporaryDir } from '../support/stack.ts';
 import { startStoreProxy } from '../support/store-proxy.ts';
 import { compareNative } from '../support/trade-oracle.ts';
@@ -267,7 +268,7 @@ describe('a stream that is full', () => {
       csv.push(join(system.env.dir, `${day}.csv`));
       await writeFile(csv[index], text);
     }
-    const small = { SVC_FRAME_RAW_BYTES: '50000', SVC_PUBLISH_WINDOW: '4' };
+    const small = limitsEnv({ frameRawBytes: 50_000, publishWindow: 4 });
     const room = { SVC_STREAM_MAX_BYTES: String(1 << 20) };
     const { exit, json } = await system.backfill(days[0], days[2], { ...small, ...room });
     expect(exit).toBe(1);

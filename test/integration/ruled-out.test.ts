@@ -12,11 +12,12 @@ import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
 import { type Answer, API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 const DAYS = ['2024-03-01', '2024-03-02', '2024-03-03', '2024-03-05'];
 const FROM_MS = Date.parse(`${DAYS[0]}T00:00:00Z`);
 /** Frames of some 60 rows. */
-const SMALL_FRAMES = { SVC_FRAME_RAW_BYTES: '4096' };
+const SMALL_FRAMES = limitsEnv({ frameRawBytes: 4096 });
 const FIELDS = ['price', 'quantity', 'quote_quantity'] as const;
 
 type Row = Readonly<Record<(typeof FIELDS)[number] | 'trade_id' | 'timestamp', number>>;

@@ -292,13 +292,13 @@ describe('faults', () => {
 
 describe('precedence', () => {
   test('is flag, environment, .env, default', async () => {
-    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_PUBLISH_WINDOW=70\n', () => {
+    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_QUERY_MAX_QUEUE=70\n', () => {
       const flags = { SVC_SOURCE_MAX_ATTEMPTS: '9' };
       const env = { SVC_SOURCE_MAX_ATTEMPTS: '8' };
       expect(load(env, { flags }).SVC_SOURCE_MAX_ATTEMPTS).toBe(9);
       expect(load(env).SVC_SOURCE_MAX_ATTEMPTS).toBe(8);
       expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(7);
-      expect(load(env, { flags }).SVC_PUBLISH_WINDOW).toBe(70);
+      expect(load(env, { flags }).SVC_QUERY_MAX_QUEUE).toBe(70);
     });
     expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(Number(SETTINGS.SVC_SOURCE_MAX_ATTEMPTS.default));
   });
@@ -393,11 +393,11 @@ describe('the command', () => {
   };
 
   test('ends with 2 and all faults of the settings, before it starts anything', () => {
-    const env = { SVC_HTTP_PORT: 'abc', SVC_FRAME_RAW_BYTES: '1', SVC_HTTP_PROT: '1' };
-    const human = run(['status', '--publish-window', '0'], env);
+    const env = { SVC_HTTP_PORT: 'abc', SVC_STREAM_MAX_BYTES: '1', SVC_HTTP_PROT: '1' };
+    const human = run(['status', '--stream-replicas', '0'], env);
     expect(human.exit).toBe(2);
     expect(human.stdout).toBe('');
-    for (const name of ['SVC_HTTP_PORT', 'SVC_FRAME_RAW_BYTES', 'SVC_HTTP_PROT', 'SVC_PUBLISH_WINDOW']) {
+    for (const name of ['SVC_HTTP_PORT', 'SVC_STREAM_MAX_BYTES', 'SVC_HTTP_PROT', 'SVC_STREAM_REPLICAS']) {
       expect(human.stderr).toContain(`${name}: `);
     }
     expect(human.stderr).toContain('[CONFIGURATION_INVALID]');

@@ -18,6 +18,7 @@ import { faultsOf, rootOf } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf } from '../support/proof-log.ts';
 import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 const HOUR_MS = 3_600_000;
 const JUMPS = [
@@ -78,9 +79,8 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
   const folder = join(system.env.dir, 'lake');
   const set = (offsetMs: number) => writeFile(clock, String(offsetMs));
   await set(0);
-  const small = { SVC_FRAME_RAW_BYTES: '20000' };
   const shifted = {
-    NODE_OPTIONS: `--import=${join(ROOT, 'test/support/shifted-clock.mjs')}`,
+    ...limitsEnv({ frameRawBytes: 20_000 }, join(ROOT, 'test/support/shifted-clock.mjs')),
     TIDEMARK_TEST_CLOCK_FILE: clock,
   };
   const up = system.start(['up', '--http-port', '0'], {
@@ -137,7 +137,7 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     await eventually(projects, 'the projector has its dataset');
     const [projector] = childrenOf(up.child.pid!, 'pipelines/projector/main.ts');
     process.kill(projector, 'SIGSTOP');
-    const backfill = system.start(['backfill', DATASET, '--from', day, '--to', day], { ...shifted, ...small });
+    const backfill = system.start(['backfill', DATASET, '--from', day, '--to', day], shifted);
     const published = `select 1 from attempts where partition_key = $1 and state = 'published'`;
     await eventually(async () => (await system.rows(published, [day])).length > 0, `${day} is published`);
     await lookedAgain();
@@ -179,7 +179,7 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
   expect(seen.map(({ number, kind, partition }) => [number, kind, partition])).toEqual(
     days.map((day, index) => [index + 1, 'proved', day]),
   );
-  expect((await undisturbed.backfill(days[0], days[1], small)).exit).toBe(0);
+  expect((await undisturbed.backfill(days[0], days[1], limitsEnv({ frameRawBytes: 20_000 }))).exit).toBe(0);
   expect(await system.digests()).toEqual(await undisturbed.digests());
   expect(await faultsOf(folder)).toEqual([]);
   expect((await checkMirror(await checkpointOf(system.env), folderSource(logFolderOf(system.env)))).faults).toEqual([]);

@@ -21,6 +21,7 @@ import { type Answer, type Json, type Running, startCommand } from '../support/c
 import { dayNames, digestsOf, leftoversOf, readLog, System } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
 import { SEED } from '../support/seed.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createPrivateStack, natsSettings, type PrivateStack } from '../support/stack.ts';
 import { compareNative, secondsOfFiles, secondsStored } from '../support/trade-oracle.ts';
 import { type DayContent, VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from '../support/vendors.ts';
@@ -152,8 +153,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
     ...vendor.settings(reference.vendor),
     SVC_STREAM_MAX_BYTES: String(1 << 28),
     // Several frames a day, so that kills fall within attempts.
-    SVC_FRAME_RAW_BYTES: '60000',
-    SVC_PUBLISH_WINDOW: '8',
+    ...limitsEnv({ frameRawBytes: 60_000, publishWindow: 8 }),
   });
   const run = (command: string, first: number, last: number, ...more: string[]) =>
     startCommand([command, dataset, '--from', DAYS[first].day, '--to', DAYS[last].day, ...more], settings());

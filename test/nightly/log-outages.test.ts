@@ -10,6 +10,7 @@ import { heightKey } from '../../shared/registry/keys.ts';
 import { faultOf } from '../support/faults.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createTestEnv } from '../support/stack.ts';
 import { startStoreProxy } from '../support/store-proxy.ts';
 
@@ -147,7 +148,7 @@ test('frames are read on where a reader was lost: no proof says that they are no
   await using system = await System.create();
   const day = '2024-09-01';
   await writeDocument(system.vendor, day, csvOf({ day, rows: 5000, seed: 4, firstId: 1, timeUnit: 'ms' }));
-  expect((await system.backfill(day, day, { SVC_FRAME_RAW_BYTES: '20000' })).exit).toBe(0);
+  expect((await system.backfill(day, day, limitsEnv({ frameRawBytes: 20_000 }))).exit).toBe(0);
   const catalog = new Catalog(system.client);
   const { manifest } = (await catalog.partition(exchangeASpotTrades, day))!;
   expect(manifest!.frames).toBeGreaterThan(10);

@@ -16,6 +16,7 @@ import { faultsOf, rootOf } from '../support/lake.ts';
 import { csvOf, DATASET, digestsOf, System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf } from '../support/proof-log.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { createPrivateStack, natsSettings, type PrivateStack } from '../support/stack.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-03', '2024-01-04'];
@@ -55,7 +56,7 @@ test('killed processes of the database, the projector and the service cost nobod
     SVC_STATE_DIR: join(own.dir, 'state'),
     SVC_EXCHANGE_A_BASE_URL: undisturbed.settings.SVC_EXCHANGE_A_BASE_URL,
     SVC_STREAM_MAX_BYTES: String(1 << 28),
-    SVC_FRAME_RAW_BYTES: '60000',
+    ...limitsEnv({ frameRawBytes: 60_000 }),
     SVC_EXPORT_LEASE_SECONDS: '1',
   };
   const up = startCommand(['up', '--http-port', String(port)], {
@@ -152,7 +153,7 @@ test('killed processes of the database, the projector and the service cost nobod
   expect((await up.done).exit).toBe(0);
   expect(await faultsOf(folder)).toEqual([]);
   expect((await checkMirror(await checkpointOf(own), folderSource(logFolderOf(own)))).faults).toEqual([]);
-  expect((await undisturbed.backfill(DAYS[0], DAYS.at(-1)!, { SVC_FRAME_RAW_BYTES: '60000' })).exit).toBe(0);
+  expect((await undisturbed.backfill(DAYS[0], DAYS.at(-1)!, limitsEnv({ frameRawBytes: 60_000 }))).exit).toBe(0);
   await using last = await connect({ url: own.stack.databaseUrl, name: 'test' });
   expect(await digestsOf(last)).toEqual(await undisturbed.digests());
 });

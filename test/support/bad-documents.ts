@@ -3,6 +3,7 @@ import { deflateRawSync, gzipSync } from 'node:zlib';
 import type { ErrorCode } from '../../shared/errors.ts';
 import { buildZip } from './broken-zip.ts';
 import { SYMBOL, writeDocument } from './pipeline.ts';
+import { limitsEnv } from './small-limits.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './vendors.ts';
 
 export interface BadCase {
@@ -19,10 +20,9 @@ export interface BadCase {
 /** Where a row is spoilt: behind rows of several frames. Of exchange C, only a repeated id is known after a frame has left. */
 const LINE = 250;
 const MIB = 1 << 20;
+// A frame is in the log before the next one is taken, so a late fault meets frames that are out.
 export const BAD_DOCUMENT_LIMITS = {
-  SVC_FRAME_RAW_BYTES: '4096',
-  // A frame is in the log before the next one is taken, so a late fault meets frames that are out.
-  SVC_PUBLISH_WINDOW: '1',
+  ...limitsEnv({ frameRawBytes: 4096, publishWindow: 1 }),
   SVC_SOURCE_MAX_UNPACKED_BYTES: String(MIB),
   SVC_SOURCE_MAX_DOCUMENT_BYTES: String(MIB),
   SVC_SOURCE_MAX_ATTEMPTS: '2',

@@ -9,6 +9,7 @@ import { keepRecounted } from '../../pipelines/projector/verify.ts';
 import { projectionOf } from '../../pipelines/sources/index.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
+import { limitsIn } from './small-limits.ts';
 import { spend } from './spans.ts';
 
 export const ROOT = join(import.meta.dirname, '..', '..');
@@ -96,6 +97,7 @@ export function beginCommand(args: readonly string[], env: Environment, settings
   const io: Io = {
     env: environmentOf(env),
     settings,
+    limits: limitsIn(env),
     stdout: streamOf('stdout'),
     stderr: streamOf('stderr'),
     log: streamOf('stderr'),

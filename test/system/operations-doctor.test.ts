@@ -452,9 +452,9 @@ describe('the command', () => {
   });
 
   test('settings that cannot be used: named, the rest is not asked, exit 1', async () => {
-    const { exit, json } = await system.run(['doctor'], { SVC_PULL_MAX_BYTES: 'many' });
+    const { exit, json } = await system.run(['doctor'], { SVC_STREAM_MAX_BYTES: 'many' });
     expect([exit, json.ok, json.checks[0].state]).toEqual([1, false, 'fault']);
-    expect(json.checks[0].findings[0]).toMatchObject({ subject: 'SVC_PULL_MAX_BYTES' });
+    expect(json.checks[0].findings[0]).toMatchObject({ subject: 'SVC_STREAM_MAX_BYTES' });
     expect(json.checks.slice(1).every(({ state }: Json) => state === 'skipped')).toBe(true);
   });
 

@@ -57,10 +57,6 @@ const EXCEPTIONS: Readonly<Record<string, { readonly in: readonly string[]; read
     ],
     why: 'the kind of a message of the log and a column of the catalog, which stay as they are stored',
   },
-  'fetch ahead': {
-    in: ['pipelines/cli/ingest.ts'],
-    why: 'the upper bound of SVC_BACKFILL_FETCH_AHEAD is named after it',
-  },
 };
 
 /** Names of settings are part of the interface. */

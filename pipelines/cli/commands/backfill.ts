@@ -15,6 +15,9 @@ import { selectedFeeds } from '../over-partitions.ts';
 import { settingsFor } from '../pinned.ts';
 import type { WaitingProjector } from '../projector.ts';
 
+/** While one feed waits for its vendor, the other publishes: a third would have no core of its own. */
+const FEEDS_AT_ONCE = 2;
+
 export async function runBackfill(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
   const { reason, compare } = command.values as { reason?: string; compare?: boolean };
   const kind = reason === undefined ? 'backfill' : 'reingest';
@@ -30,7 +33,7 @@ export async function runBackfill(command: ParsedCommand, waiting?: WaitingProje
   };
   if (command.values['dry-run'] === true) return await showPlans(context, kind, chosen, requestOf);
   const summary = new Summary(kind, chosen, context.output);
-  await inParallel(chosen, context.settings.SVC_BACKFILL_FEEDS, async (feed) => {
+  await inParallel(chosen, FEEDS_AT_ONCE, async (feed) => {
     if (context.signal.aborted) return;
     try {
       await backfillOne(context, feed, requestOf(feed), summary);

@@ -251,7 +251,7 @@ export async function runReplay(command: ParsedCommand): Promise<number> {
         catalog: context.catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
-        batchBytes: context.settings.SVC_PULL_MAX_BYTES,
+        batchBytes: context.settings.limits.pullBytes,
         verifyOnly: command.values['verify-only'] === true,
       };
       const replayed = await withClient(context.pool, (client) => replayPartition(row, { ...needs, client }));

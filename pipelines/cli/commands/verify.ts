@@ -90,7 +90,7 @@ async function verifyInTurn(
         catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
-        batchBytes: settings.SVC_PULL_MAX_BYTES,
+        batchBytes: settings.limits.pullBytes,
         deep,
       };
       result = await withClient(context.pool, (client) => verifyPartition(due, { ...needs, client }));
@@ -146,7 +146,7 @@ export async function runVerify(command: ParsedCommand): Promise<number> {
         catalog: context.catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
-        batchBytes: context.settings.SVC_PULL_MAX_BYTES,
+        batchBytes: context.settings.limits.pullBytes,
         deep: command.values.deep === true,
       };
       return await withClient(context.pool, (client) => verifyPartition(row, { ...needs, client }));

@@ -2,24 +2,6 @@
 import { MIB, type Setting } from './setting.ts';
 
 export const OPERATIONS = {
-  SVC_BACKFILL_FETCH_AHEAD: {
-    group: 'Operations',
-    kind: 'integer',
-    unit: 'documents',
-    default: '2',
-    min: 0,
-    max: 16,
-    doc: 'Documents of one feed that are fetched while an earlier one is published; they wait in the state folder.',
-  },
-  SVC_BACKFILL_FEEDS: {
-    group: 'Operations',
-    kind: 'integer',
-    unit: 'feeds',
-    default: '2',
-    min: 1,
-    max: 16,
-    doc: 'Feeds that one `backfill` works on at the same time.',
-  },
   SVC_FOLLOW: {
     group: 'Operations',
     kind: 'boolean',
@@ -103,24 +85,6 @@ export const OPERATIONS = {
 
 /** Settings of the log of events, and of the log lines that processes write. */
 export const LOG = {
-  SVC_FRAME_RAW_BYTES: {
-    group: 'Log',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(MIB),
-    min: 4096,
-    max: 2 * MIB,
-    doc: 'Event bytes that one frame holds before compression. Digests do not depend on it.',
-  },
-  SVC_PUBLISH_WINDOW: {
-    group: 'Log',
-    kind: 'integer',
-    unit: 'frames',
-    default: '32',
-    min: 1,
-    max: 256,
-    doc: 'Frames that the publisher sends before the log has acknowledged them.',
-  },
   SVC_STREAM_MAX_BYTES: {
     group: 'Log',
     kind: 'integer',
@@ -129,24 +93,6 @@ export const LOG = {
     min: MIB,
     max: 1024 * 1024 * 1024 * MIB,
     doc: 'Byte limit of each stream, reserved on the disk of nats-server. Where the disk has no room for it, a new stream gets a half or a quarter of it. A full stream stops the publisher; nothing is dropped.',
-  },
-  SVC_PULL_MAX_BYTES: {
-    group: 'Log',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(8 * MIB),
-    min: 2 * MIB,
-    max: 64 * MIB,
-    doc: 'Bytes that the projector requests from the log at once.',
-  },
-  SVC_ATTEMPT_SILENCE_MS: {
-    group: 'Log',
-    kind: 'integer',
-    unit: 'ms',
-    default: '30000',
-    min: 100,
-    max: 3_600_000,
-    doc: 'The projector rolls back an attempt that sends no frame for this long; it reads the attempt again when further frames come.',
   },
   SVC_LOG_LEVEL: {
     group: 'Logs',
