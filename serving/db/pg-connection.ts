@@ -46,7 +46,7 @@ export const RECENT_MS = 100;
  */
 export class FairScheduler {
   readonly #waiting: { readonly resume: () => void; readonly sinceMs: number }[] = [];
-  /** Results that have not taken a slice of work so far, and when they were asked for, the oldest first. */
+  /** Reads that have not taken a slice of work so far, and when they began, the oldest first. */
   readonly #short = new Map<object, number>();
   #held: NodeJS.Timeout | undefined;
   #isScheduled = false;
@@ -58,13 +58,14 @@ export class FairScheduler {
     this.#recentMs = recentMs;
   }
 
-  begin(result: object): void {
-    this.#short.set(result, performance.now());
+  /** @param read its connection. It is short until it has taken a slice of work. */
+  begin(read: object): void {
+    this.#short.set(read, performance.now());
   }
 
   /** It has ended, or turned out to be long. */
-  end(result: object, isLong = false): void {
-    if (!this.#short.delete(result)) return;
+  end(read: object, isLong = false): void {
+    if (!this.#short.delete(read)) return;
     if (!isLong) this.#pacedUntil = performance.now() + this.#recentMs;
     if (!this.#held) return;
     clearTimeout(this.#held);
@@ -100,9 +101,9 @@ export class FairScheduler {
 
   #holdMs(): number {
     const now = performance.now();
-    for (const [result, sinceMs] of this.#short) {
+    for (const [read, sinceMs] of this.#short) {
       if (sinceMs + SHORT_MS > now) break;
-      this.#short.delete(result);
+      this.#short.delete(read);
     }
     return this.#short.size > 0 && this.#waiting.length > 0 ? this.#waiting[0].sinceMs + HOLD_MS - now : 0;
   }
@@ -293,8 +294,8 @@ export class PgConnection {
   #workedMs = 0;
   #isHeldBack = false;
   #waitsForTurn = false;
-  /** It took a slice of work in the transaction that is open. */
-  #isLong = false;
+  /** It took a slice of work in the transaction that is open. What opens the connection is no read. */
+  #isLong = true;
 
   private constructor(client: PgInternals, scheduler: FairScheduler, inbox: Inbox, plainSocket: Socket) {
     this.#target = client;
@@ -353,7 +354,7 @@ export class PgConnection {
     const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
-      if (!this.#isLong) this.#scheduler.begin(this);
+      if (this.status === 'I' && !this.#isLong) this.#scheduler.begin(this);
       this.#socket.write(Buffer.concat([...messages, SYNC]));
     });
   }
@@ -490,8 +491,11 @@ export class PgConnection {
       case FROM_SERVER.readyForQuery:
         this.status = String.fromCharCode(body[0]) as 'I' | 'T' | 'E';
         this.#active = undefined;
-        this.#scheduler.end(this);
-        if (this.status === 'I') this.#isLong = false;
+        // A read ends with its transaction. Its first statements are short, but no short read that others wait for.
+        if (this.status === 'I') {
+          this.#scheduler.end(this);
+          this.#isLong = false;
+        }
         if (active.fault) active.reject(active.fault);
         else active.resolve();
         break;

@@ -90,33 +90,50 @@ describe('a connection with a long result', () => {
     connection.end();
   });
 
-  test('is short until it has taken a slice, and long to the end of its transaction', async () => {
+  /** What the scheduler is told of a connection that opens and runs statements, one after the other. */
+  async function notedOf(texts: readonly string[]) {
     const seen: string[] = [];
     class Noted extends FairScheduler {
-      override begin(result: object): void {
+      #isShort = false;
+      override begin(read: object): void {
+        this.#isShort = true;
         seen.push('begins');
-        super.begin(result);
+        super.begin(read);
       }
-      override end(result: object, isLong?: boolean): void {
-        seen.push(isLong ? 'is long' : 'ends');
-        super.end(result, isLong);
+      override end(read: object, isLong?: boolean): void {
+        if (this.#isShort) seen.push(isLong ? 'is long' : 'ends');
+        this.#isShort = false;
+        super.end(read, isLong);
       }
     }
     const connection = await open(new Noted());
-    const run = async (text: string, sink = new Count()) => {
+    const byText: string[][] = [[...seen]];
+    for (const text of texts) {
       seen.length = 0;
-      await connection.run([{ statement: { text }, sink }]);
-      return [...seen];
-    };
-    expect(await run('begin')).toEqual(['begins', 'ends']);
-    const [begun, ...ended] = await run(long(new Count())[0].statement.text);
-    expect([begun, ...new Set(ended)]).toEqual(['begins', 'is long', 'ends']);
-    expect(ended.length).toBeGreaterThan(3);
-    expect(await run('select 1')).not.toContain('begins');
-    expect(await run('commit')).not.toContain('begins');
-    expect(await run('select 1')).toEqual(['begins', 'ends']);
+      await connection.run([{ statement: { text }, sink: new Count() }]);
+      byText.push([...seen]);
+    }
     connection.abandon();
-    expect(seen).toEqual(['begins', 'ends', 'ends']);
+    return byText;
+  }
+  const million = long(new Count())[0].statement.text;
+
+  // A lone read slept between its own slices, because its first statement had ended before them.
+  test('is not itself the short read that long ones give way to', async () => {
+    expect(await notedOf(['begin', 'select 1', million, 'select 1', 'commit'])).toEqual([
+      [],
+      ['begins'],
+      [],
+      ['is long'],
+      [],
+      [],
+    ]);
+    expect(await notedOf([million])).toEqual([[], ['begins', 'is long']]);
+  });
+
+  test('is short until it has taken a slice: one without any ends with its transaction', async () => {
+    expect(await notedOf(['begin', 'select 1', 'commit'])).toEqual([[], ['begins'], [], ['ends']]);
+    expect(await notedOf(['select 1', 'select 2'])).toEqual([[], ['begins', 'ends'], ['begins', 'ends']]);
   });
 
   test('serves the next statement after one that ended', async () => {
