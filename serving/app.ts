@@ -22,6 +22,7 @@ import { type Exchange, type Route, routerOf } from './http/routes.ts';
 import { awaitUnreadBody, lacksLength } from './http/unread-body.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { KeyLimits } from './limits/key-limits.ts';
+import { StreamPlaces } from './limits/stream-places.ts';
 import { Metrics, type SiblingMetrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
@@ -141,17 +142,20 @@ function createServices(deps: AppDeps) {
   const changes = new ChangeFeed({
     databaseUrl,
     limits: {
-      listeners: settings.SVC_CHANGES_MAX_LISTENERS,
       heartbeatMs: settings.SVC_CHANGES_HEARTBEAT_SECONDS * 1000,
       stallMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
     },
     log,
   });
+  const places = new StreamPlaces(settings.SVC_CHANGES_MAX_LISTENERS);
   const metrics = new Metrics({
     status: () => monitor.status(),
     checks: () => checks.run(),
     queues,
-    listeners: () => changes.load,
+    listeners: () => ({
+      ...{ listeners: places.taken, limit: places.limit },
+      evicted: changes.load.evicted + places.displaced,
+    }),
     connections: () => pool.open,
     version: VERSION,
     siblings: deps.siblings,
@@ -162,6 +166,7 @@ function createServices(deps: AppDeps) {
     limiters,
     queues,
     changes,
+    places,
     proofLog: new ProofLog(proofLogFolderOf(settings), log),
     inspector: new Inspector({ pool, byokRole, limiter: limiters.discovery }),
     logReader,
@@ -252,10 +257,10 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, i
       limiter: limiters.lineage,
       proofLog: services.proofLog,
     }),
-    changesRoute({ feed: services.changes, limiter: limiters.discovery }),
+    changesRoute({ feed: services.changes, limiter: limiters.discovery, places: services.places }),
     ...lakeRoutes({ inspector, folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
     ...proofRoutes(services.proofLog.source),
-    ...opsRoutes({ monitor, checks, queues, changes: services.changes }),
+    ...opsRoutes({ monitor, checks, queues, changes: services.changes, places: services.places }),
     metricsRoute(metrics),
     ...pageRoutes(),
   ];
@@ -354,7 +359,7 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
         if (identified.refusal) throw identified.refusal;
         if (caller.isNamed) limits.countRequest(caller, response);
         caller.requireScope(route.access);
-        if (caller.isNamed && route.isRead !== false) endRead = limits.beginRead(caller, route.access);
+        if (caller.isNamed) endRead = limits.beginRead(caller, route.access);
       } catch (error) {
         if (error instanceof Problem) await route.keyRefused?.(exchangeOf(), error.code);
         throw error;

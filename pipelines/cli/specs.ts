@@ -314,7 +314,7 @@ export const keys: CommandSpec = {
     datasets: { type: 'string', doc: 'add: default all.' },
     expires: { type: 'string', doc: 'add: a day (its beginning), a time, or 90d from now.' },
     'requests-per-minute': { type: 'string', integer: true, min: 1, doc: 'add: default any number.' },
-    'concurrent-reads': { type: 'string', integer: true, min: 1, doc: 'add: waiting ones included.' },
+    'concurrent-reads': { type: 'string', integer: true, min: 1, doc: 'add: waiting ones and event streams included.' },
     grace: { type: 'string', integer: true, doc: 'rotate: seconds that the old key still holds.' },
   },
   doc: '`add` makes a named key and `rotate` replaces it; both show it once. `list` shows names and terms, `revoke` ends a key for good.',

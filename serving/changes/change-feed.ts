@@ -25,8 +25,6 @@ interface Change {
 export type Covers = (dataset: string) => boolean;
 
 export interface FeedLimits {
-  /** Event streams at once. */
-  readonly listeners: number;
   readonly heartbeatMs: number;
   /** A listener that reads nothing for this long is disconnected. */
   readonly stallMs: number;
@@ -89,12 +87,8 @@ export class ChangeFeed implements AsyncDisposable {
     this.#needs = needs;
   }
 
-  get load(): { readonly listeners: number; readonly limit: number; readonly evicted: number } {
-    return { listeners: this.#listeners.size, limit: this.#needs.limits.listeners, evicted: this.#evicted };
-  }
-
-  get isFull(): boolean {
-    return this.#listeners.size >= this.#needs.limits.listeners;
+  get load(): { readonly listeners: number; readonly evicted: number } {
+    return { listeners: this.#listeners.size, evicted: this.#evicted };
   }
 
   /** Number of the last change, now. @throws the database's error */

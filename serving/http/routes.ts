@@ -202,8 +202,6 @@ export interface Route {
   readonly path: string;
   /** The scope that a key needs; open routes need no key. */
   readonly access: Scope | 'open';
-  /** False: its requests do not count among the reads at once of a key. */
-  readonly isRead?: false;
   /** The route's description, built on demand. */
   readonly doc: () => RouteDoc;
   handle(exchange: Exchange): Promise<void>;

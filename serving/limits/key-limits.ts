@@ -75,7 +75,7 @@ export class KeyLimits {
     if (running >= concurrentReads) {
       throw new Problem(
         'AUTH_CONCURRENCY_LIMITED',
-        `The key ${name} may have ${concurrentReads} reads at once, waiting ones included. Try again when one has ended.`,
+        `The key ${name} may have ${concurrentReads} reads at once, waiting ones and event streams included. Try again when one has ended.`,
         { headers: { 'Retry-After': '1' } },
       );
     }

@@ -198,7 +198,7 @@ export const METRICS = {
   tidemark_change_listeners_evicted_total: {
     ofProcess: true,
     type: 'counter',
-    help: 'Event streams that were disconnected because their client did not read',
+    help: 'Event streams that the service ended: their client did not read, or another key had the place',
   },
   tidemark_database_connections: {
     ofProcess: true,

@@ -92,10 +92,10 @@ const KEY_PROBLEMS = [
 ] as const satisfies readonly ProblemCode[];
 
 /** The problems that any route may answer with. Unknown paths and methods belong to no operation. */
-const commonProblems = ({ access, isRead, path }: Route): readonly ProblemCode[] => [
+const commonProblems = ({ access, path }: Route): readonly ProblemCode[] => [
   ...HTTP_PROBLEMS,
   ...(access !== 'open' ? KEY_PROBLEMS : []),
-  ...(access === 'read' && isRead !== false ? (['AUTH_CONCURRENCY_LIMITED'] as const) : []),
+  ...(access === 'read' ? (['AUTH_CONCURRENCY_LIMITED'] as const) : []),
   'NOT_ACCEPTABLE',
   // A segment with a slash or a dot segment in it is that of no path.
   ...(path.includes('/:') ? (['ROUTE_NOT_FOUND'] as const) : []),

@@ -10,6 +10,7 @@ import { answerBytes, DEDICATED, versionProblem } from '../http/answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Exchange, type Route, type RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
+import type { StreamPlaces } from '../limits/stream-places.ts';
 import { mediaQuality } from '../render/representations.ts';
 
 const EVENT_STREAM = 'text/event-stream';
@@ -68,8 +69,9 @@ const changesAnswer = z.strictObject({
 
 export interface ChangesDeps {
   readonly feed: ChangeFeed;
-  /** Of the catalog: pages of JSON read it, streams do not count. */
+  /** Of the catalog: pages of JSON read it, streams have places of their own. */
   readonly limiter: ConcurrencyLimiter;
+  readonly places: StreamPlaces;
 }
 
 export function changesRoute(deps: ChangesDeps): Route {
@@ -77,8 +79,6 @@ export function changesRoute(deps: ChangesDeps): Route {
     method: 'GET',
     path: '/v1/changes',
     access: 'read',
-    // A stream lasts, and a page is of the catalog; both have limits of their own.
-    isRead: false,
     doc: changesDoc,
     async handle(exchange) {
       const { accept } = exchange.request.headers;
@@ -145,7 +145,7 @@ async function page(
   }
 }
 
-async function stream(exchange: Exchange, { feed }: ChangesDeps, { since = 0, covers }: Asked): Promise<void> {
+async function stream(exchange: Exchange, { feed, places }: ChangesDeps, { since = 0, covers }: Asked): Promise<void> {
   const { request, response } = exchange;
   if (!response.useChunkedEncodingByDefault) {
     throw versionProblem('An event stream has no length', ', or ask for pages of JSON');
@@ -156,28 +156,29 @@ async function stream(exchange: Exchange, { feed }: ChangesDeps, { since = 0, co
   const pointer = resumed === undefined ? '?since' : 'Last-Event-ID';
   const from = placeOf(number, pointer, await known(number === LATEST ? feed.last() : feed.lastSince(number)));
   exchange.signal.throwIfAborted();
-  if (feed.isFull) {
-    throw new Problem(
-      'CHANGES_LISTENER_LIMIT_REACHED',
-      `The service has its ${feed.load.limit} event streams. Try again later, or ask for pages of JSON.`,
-    );
+  // A client that does not read would never take the end.
+  const end = () => (response.writableNeedDrain ? response.destroy() : response.end());
+  const give = places.take(exchange.caller, end);
+  try {
+    response.writeHead(200, {
+      'Content-Type': EVENT_STREAM,
+      'Cache-Control': 'no-store',
+      // Proxies that gather an answer before they pass it on would hold every event back.
+      'X-Accel-Buffering': 'no',
+      Connection: 'close',
+    });
+    if (request.method === 'HEAD') {
+      response.end();
+      return;
+    }
+    response.emit(DEDICATED);
+    // The service stops, and has ended the stream.
+    if (response.writableEnded) return;
+    response.write(`retry: ${RECONNECT_MS}\nid: ${from}\n\n`);
+    await feed.listen(response, from, covers);
+  } finally {
+    give();
   }
-  response.writeHead(200, {
-    'Content-Type': EVENT_STREAM,
-    'Cache-Control': 'no-store',
-    // Proxies that gather an answer before they pass it on would hold every event back.
-    'X-Accel-Buffering': 'no',
-    Connection: 'close',
-  });
-  if (request.method === 'HEAD') {
-    response.end();
-    return;
-  }
-  response.emit(DEDICATED);
-  // The service stops, and has ended the stream.
-  if (response.writableEnded) return;
-  response.write(`retry: ${RECONNECT_MS}\nid: ${from}\n\n`);
-  await feed.listen(response, from, covers);
 }
 
 /** @throws Problem QUERY_CONTRACT_ERROR for a number that no change has yet */

@@ -9,6 +9,7 @@ import { answerJson, requireJson } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
+import type { StreamPlaces } from '../limits/stream-places.ts';
 import { eachSeries, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
 import { type HistoryAnswer, historyAnswer, type OpsStatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
 import type { Checks } from '../monitoring/startup.ts';
@@ -17,7 +18,8 @@ interface OpsDeps {
   readonly monitor: Monitor;
   readonly checks: Checks;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
-  readonly changes: Pick<ChangeFeed, 'load' | 'last'>;
+  readonly changes: Pick<ChangeFeed, 'last'>;
+  readonly places: Pick<StreamPlaces, 'taken' | 'limit'>;
 }
 
 export function opsRoutes(deps: OpsDeps): Route[] {
@@ -66,7 +68,7 @@ function unanswered(cause: unknown): never {
   throw new Problem('QUERY_BACKEND_ERROR', 'The database does not answer. Try again later.', { cause });
 }
 
-async function statusOf({ monitor, checks, queues, changes }: OpsDeps): Promise<OpsStatusAnswer> {
+async function statusOf({ monitor, checks, queues, changes, places }: OpsDeps): Promise<OpsStatusAnswer> {
   const status = await monitor.status().catch(unanswered);
   return {
     at_utc: isoOf(status.atMs),
@@ -82,8 +84,8 @@ async function statusOf({ monitor, checks, queues, changes }: OpsDeps): Promise<
     exports: status.exports ?? null,
     changes: {
       last: await changes.last().catch(unanswered),
-      listeners: changes.load.listeners,
-      max_listeners: changes.load.limit,
+      listeners: places.taken,
+      max_listeners: places.limit,
     },
     queues: Object.entries(queues).map(([queue, { load, limits, rejected }]) => ({
       queue,

@@ -260,14 +260,15 @@ describe('datasets', () => {
   const EXPORT = { format: 'csv', n_rows: 1 };
   const column = (dataset: string, field: string) => ({ name: field, dataset, field });
 
-  test('that a key does not cover: the refusal of /v1/changes was not declared, and a limit that it has not was', async () => {
+  test('that a key does not cover: the refusal of /v1/changes was not declared', async () => {
     const { json } = await serving.send({ method: 'GET', path: '/openapi.json' });
     const [changes, coverage] = ['/v1/changes', '/v1/coverage/{dataset}'].map((path) =>
       JSON.stringify(json.paths[path].get.responses),
     );
-    for (const declared of [changes, coverage]) expect(declared).toContain('"AUTH_DATASET_NOT_COVERED"');
-    expect(changes).not.toContain('"AUTH_CONCURRENCY_LIMITED"');
-    expect(coverage).toContain('"AUTH_CONCURRENCY_LIMITED"');
+    for (const declared of [changes, coverage]) {
+      for (const code of ['AUTH_DATASET_NOT_COVERED', 'AUTH_CONCURRENCY_LIMITED'])
+        expect(declared).toContain(`"${code}"`);
+    }
   });
 
   test('that a key does not cover are refused by every route that reads them, and not listed', async () => {
@@ -335,7 +336,7 @@ describe('changes', () => {
   });
 
   test('are followed beside the reads of a key, until it is revoked', async () => {
-    const key = await add('read', '--concurrent-reads', '1');
+    const key = await add('read', '--concurrent-reads', '3');
     const name = `key-${made}`;
     const streams = [1, 2].map(() => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM }));
     const [one, other] = await Promise.all(streams);

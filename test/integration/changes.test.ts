@@ -11,6 +11,7 @@ import { type Change, Changes } from '../../client/index.ts';
 import { changeFault, publishChanges, rewriteChanges } from '../../pipelines/proof-log/change-publisher.ts';
 import { indexedLeaves } from '../../pipelines/proof-log/sequencer.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
+import { addKey } from '../../shared/keys/store.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { changeText, encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
@@ -64,6 +65,22 @@ async function grow(count: number, dataset = A): Promise<void> {
   await sequence(env);
 }
 
+/** More changes than the kernel's buffers of a connection take. */
+async function fill(): Promise<void> {
+  await client.query(
+    `insert into proof_leaves (dataset_id, kind, body) select $1, 'proved', $2 from generate_series(1, 24000)`,
+    [DATASETS.get(A)!.number, encodeLeaf({ ...leaf('proved', A, 'p'), reason: 'x'.repeat(160) })],
+  );
+  await sequence(env);
+}
+
+/** @returns the secret of a new key that may read */
+async function addNamed(name: string, concurrentReads: number | null = null): Promise<string> {
+  const terms = { datasets: null, requestsPerMinute: null, concurrentReads, expiresAt: null };
+  return (await addKey(client, name, { scopes: ['read'], ...terms })).text;
+}
+
+const EVENTS = { Accept: 'text/event-stream' };
 const get = (path: string, headers: Record<string, string> = {}): Promise<Answer> =>
   serving.send({ method: 'GET', path, headers });
 const numbers = (changes: readonly { number: number }[]) => changes.map(({ number }) => number);
@@ -76,9 +93,12 @@ interface Heard {
   numbers(): number[];
 }
 
+/** The head of an event stream, or of its refusal. Each has a connection of its own, which closes with it. */
+const open = (from = serving, key?: string, path = '/v1/changes', headers: Record<string, string> = {}) =>
+  from.open({ method: 'GET', path, key, headers: { ...EVENTS, ...headers } });
+
 async function hear(path = '/v1/changes', headers: Record<string, string> = {}, from = serving): Promise<Heard> {
-  // Each has a connection of its own, which closes with it.
-  const response = await from.open({ method: 'GET', path, headers: { Accept: 'text/event-stream', ...headers } });
+  const response = await open(from, undefined, path, headers);
   const heard: Heard = {
     response,
     text: '',
@@ -296,22 +316,61 @@ describe('event streams', () => {
     await eventually(() => small.app.changes.load.listeners === 0, 'the end of the streams');
   });
 
-  test('have a limit of their own', async () => {
+  test('of one key that takes every place and every connection lock out no other key and not the owner', async () => {
     await using small = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '2' },
+      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '20' },
+      connections: { maxConnections: 2, maxEventStreams: 20 },
     });
-    const [first] = [await hear('/v1/changes', {}, small), await hear('/v1/changes', {}, small)];
-    const refused = await small.send({ method: 'GET', path: '/v1/changes', headers: { Accept: 'text/event-stream' } });
+    const [greedy, other] = [await addNamed('greedy'), await addNamed('other')];
+    const held: IncomingMessage[] = [];
+    for (let at = 0; at < 20; at++) held.push(await open(small, greedy));
+    for (const response of held) response.on('error', () => {}).resume();
+    const refused = await small.send({ key: greedy, method: 'GET', path: '/v1/changes', headers: EVENTS });
     expect([refused.status, refused.json.code]).toEqual([503, 'CHANGES_LISTENER_LIMIT_REACHED']);
     expect(refused.headers['retry-after']).toBe('5');
-    expect((await small.send({ method: 'GET', path: '/v1/changes' })).status).toBe(200);
-    first.response.destroy();
-    await eventually(() => small.app.changes.load.listeners === 1, 'a free place');
-    const next = await hear('/v1/changes', {}, small);
-    expect(next.response.statusCode).toBe(200);
+    for (const [key, newest] of [
+      [other, 19],
+      [API_KEY, 18],
+    ] as const) {
+      const { statusCode } = await open(small, key);
+      expect(statusCode).toBe(200);
+      await eventually(() => held[newest].complete, 'the end of the newest');
+      expect(held.filter(({ complete }) => complete)).toHaveLength(20 - newest);
+      // No place is left, and pages need none.
+      expect((await small.send({ key, method: 'GET', path: '/v1/changes' })).status).toBe(200);
+    }
+    expect((await open(small, greedy)).statusCode).toBe(503);
     const { json } = await small.send({ method: 'GET', path: '/v1/ops/status' });
-    expect(json.changes).toEqual({ last: 0, listeners: 2, max_listeners: 2 });
+    expect(json.changes).toEqual({ last: 0, listeners: 20, max_listeners: 20 });
+  });
+
+  test('count among the reads at once of their key', async () => {
+    const key = await addNamed('limited', 2);
+    const held = [await open(serving, key), await open(serving, key)];
+    for (const path of ['/v1/changes', '/v1/datasets']) {
+      const refused = await serving.send({ key, method: 'GET', path, headers: EVENTS });
+      expect([refused.status, refused.json.code]).toEqual([429, 'AUTH_CONCURRENCY_LIMITED']);
+    }
+    held[0].destroy();
+    await eventually(async () => (await open(serving, key)).statusCode === 200, 'the place of the one that ended');
+  });
+
+  test('whose client does not read make room as well', async () => {
+    await using small = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '1', SVC_QUERY_STALL_TIMEOUT_MS: '600000' },
+    });
+    const key = await addNamed('stuck');
+    const { port } = new URL(small.url);
+    const stuck = connectSocket(Number(port), '127.0.0.1').pause();
+    stuck.on('error', () => {});
+    stuck.write(`GET /v1/changes HTTP/1.1\r\nHost: a\r\nX-API-Key: ${key}\r\nAccept: text/event-stream\r\n\r\n`);
+    await eventually(() => small.app.changes.load.listeners === 1, 'the stream');
+    await fill();
+    await eventually(async () => (await open(small)).statusCode === 200, 'a place for the owner');
+    await eventually(() => small.app.changes.load.listeners === 1, 'the end of the stuck stream');
+    stuck.destroy();
   });
 
   test('of a client that does not read are ended, and hold no others up', async () => {
@@ -327,12 +386,7 @@ describe('event streams', () => {
     stuck.write(`GET /v1/changes HTTP/1.1\r\nHost: a\r\nX-API-Key: ${API_KEY}\r\nAccept: text/event-stream\r\n\r\n`);
     const reading = await hear('/v1/changes', {}, small);
     await eventually(() => small.app.changes.load.listeners === 2, 'both streams');
-    // More than the kernel's buffers of the stuck connection take.
-    await client.query(
-      `insert into proof_leaves (dataset_id, kind, body) select $1, 'proved', $2 from generate_series(1, 24000)`,
-      [DATASETS.get(A)!.number, encodeLeaf({ ...leaf('proved', A, 'p'), reason: 'x'.repeat(160) })],
-    );
-    await sequence(env);
+    await fill();
     await eventually(() => small.app.changes.load.evicted === 1, 'the end of the stuck stream');
     await eventually(() => reading.numbers().length === 24_000, 'everything on the other');
     await eventually(() => small.app.changes.load.listeners === 1, 'the place of the stuck stream');

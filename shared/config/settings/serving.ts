@@ -65,7 +65,7 @@ export const SERVING = {
     default: '10000',
     min: 0,
     max: 1_000_000,
-    doc: 'Event streams of /v1/changes at once, in addition to SVC_HTTP_MAX_CONNECTIONS; one more is 503. Each takes a file descriptor and about 75 KB.',
+    doc: 'Event streams of /v1/changes at once, in addition to SVC_HTTP_MAX_CONNECTIONS. Beyond it the key that holds most gives way, or the new one is 503. Each takes a file descriptor and about 75 KB.',
   },
   SVC_CHANGES_HEARTBEAT_SECONDS: {
     group: 'HTTP',
