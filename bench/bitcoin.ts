@@ -23,7 +23,7 @@ import {
   pay,
   SampleChain,
 } from '../pipelines/sources/bitcoin/sample/chain.ts';
-import { SETTINGS } from '../shared/config/settings.ts';
+import { LIMITS } from '../shared/config/limits.ts';
 import { connect } from '../shared/db/connect.ts';
 import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
 import type { Stack } from '../shared/stack/stack.ts';
@@ -33,8 +33,8 @@ import { optionsOf } from './options.ts';
 
 const START_TIME = 1_700_000_000;
 const OUTPUTS_OF_A_SPLIT = 2_500;
-/** The default of SVC_BITCOIN_RPC_PARALLEL. */
-export const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
+/** As many as a feed makes. */
+export const CALLS = LIMITS.nodeCalls;
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { blocks, transactions, rounds, json } = optionsOf(argv, {

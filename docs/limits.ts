@@ -37,11 +37,11 @@ const limit = (what: string, unit: string, name: keyof Limits): Limit => ({ what
 /** By subject. */
 export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
   Fetching: [
-    { setting: 'SVC_SOURCE_MAX_DOCUMENT_BYTES', unit: 'bytes' },
-    { setting: 'SVC_SOURCE_MAX_UNPACKED_BYTES', unit: 'bytes' },
+    limit('Document', 'bytes', 'documentBytes'),
+    limit('Member of an archive, unpacked', 'bytes', 'unpackedBytes'),
     of('Checksum document', 'bytes', 'pipelines/sources/documents/fetch.ts', 'MAX_TEXT_BYTES'),
-    { setting: 'SVC_SOURCE_MAX_ATTEMPTS', unit: '' },
-    { setting: 'SVC_SOURCE_TIMEOUT_SECONDS', unit: 's' },
+    limit('Tries for a document, or a call of a node', '', 'sourceAttempts'),
+    limit('Silence of a source', 'ms', 'sourceTimeoutMs'),
     of(
       'Slowest body of a source',
       'bytes a second',
@@ -55,12 +55,12 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Downloads with a wrong checksum', '', 'pipelines/sources/exchange_a/source.ts', 'MAX_MISMATCHES'),
     of("Issuer's document", 'bytes', 'pipelines/sources/etf/fetch.ts', 'MAX_PAGE_BYTES'),
     of('Holdings of a fund', '', 'pipelines/sources/etf/parse/facts.ts', 'MAX_HOLDINGS'),
-    { setting: 'SVC_BROWSER_TIMEOUT_SECONDS', unit: 's' },
+    of('Page that a browser renders', 'ms', 'pipelines/sources/etf/open.ts', 'PAGE_TIMEOUT_MS'),
     { setting: 'SVC_BITCOIN_RPC_TIMEOUT_SECONDS', unit: 's' },
     of('Answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/rpc/client.ts', 'MAX_ANSWER_BYTES'),
     of('Mempool answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/node.ts', 'MAX_MEMPOOL_BYTES'),
     of('Row of a trade file', 'bytes', 'pipelines/sources', 'MAX_ROW_BYTES'),
-    { setting: 'SVC_EXCHANGE_C_MAX_SORT_BYTES', unit: 'bytes' },
+    limit('Day of exchange C, unpacked', 'bytes', 'sortBytes'),
   ],
   'The proof log': [
     of('Wait of a mirror before the mean speed of an answer counts', 'ms', 'shared/mirror/source.ts', 'GRACE_MS'),

@@ -5,6 +5,24 @@
 const MIB = 1024 * 1024;
 
 export const LIMITS = {
+  /** A source that sends nothing for this long is asked again. */
+  sourceTimeoutMs: 60_000,
+  /** Tries for one document, or one call of a node, with growing pauses between them. */
+  sourceAttempts: 4,
+  /** Largest document that is downloaded: far above an exchange's busiest day. It bounds what a wrong answer takes of the disk. */
+  documentBytes: 4096 * MIB,
+  /** Largest member of an archive, unpacked; a larger one is a bomb. */
+  unpackedBytes: 65_536 * MIB,
+  /** Largest unpacked day of exchange C: its rows come in any order, and are sorted in the spool folder. */
+  sortBytes: 2048 * MIB,
+  /** A followed exchange is asked again for this many of its last days, because vendors replace documents. */
+  recheckDays: 7,
+  /** A followed issuer or series is asked this often: they publish once a day at most. */
+  metricsEveryMs: 4 * 3_600_000,
+  /** A followed node is asked for new blocks this often: blocks come every ten minutes, and the question costs nothing. */
+  nodePollMs: 5000,
+  /** Calls to a node at once: one is answered while another is decoded and one is on its way. */
+  nodeCalls: 3,
   /**
    * Event bytes of a frame before compression. Compressed, they must fit into a message (MAX_MESSAGE_BYTES); digests do not depend on
    * it.

@@ -10,7 +10,7 @@ import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
 import { EXPORTS, SERVING } from './settings/serving.ts';
 import type { Setting } from './settings/setting.ts';
-import { BITCOIN, SOURCES } from './settings/sources.ts';
+import { BITCOIN } from './settings/sources.ts';
 
 export type { Setting } from './settings/setting.ts';
 
@@ -19,7 +19,6 @@ export const SETTINGS = {
   ...SERVING,
   ...EXPORTS,
   ...DATASET_SETTINGS,
-  ...SOURCES,
   ...BITCOIN,
   ...METRICS,
   ...OPERATIONS,

@@ -49,7 +49,6 @@ export class Chain implements AsyncDisposable {
       SVC_BITCOIN_RPC_USER: this.node.user,
       SVC_BITCOIN_RPC_PASSWORD: this.node.password,
       SVC_BITCOIN_NETWORK: 'regtest',
-      SVC_BITCOIN_POLL_SECONDS: '1',
       SVC_BITCOIN_RPC_TIMEOUT_SECONDS: '3',
       SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '4',
     };

@@ -373,7 +373,13 @@ export class World implements AsyncDisposable {
 }
 
 /** Small frames, short times: each fault meets something in progress. */
-const LIMITS = { frameRawBytes: 8192, publishWindow: 8, attemptSilenceMs: 5000 };
+const LIMITS = {
+  frameRawBytes: 8192,
+  publishWindow: 8,
+  attemptSilenceMs: 5000,
+  sourceTimeoutMs: 3000,
+  nodePollMs: 1000,
+};
 const SMALL = {
   ...limitsEnv(LIMITS),
   SVC_SAMPLE: 'false',
@@ -384,7 +390,6 @@ const SMALL = {
   SVC_EXPORT_MAX_QUEUE: '100',
   SVC_FOLLOW_FILES_SECONDS: '2',
   SVC_FOLLOW_JITTER_SECONDS: '0',
-  SVC_SOURCE_TIMEOUT_SECONDS: '3',
   SVC_CHANGES_HEARTBEAT_SECONDS: '1',
   SVC_VERIFY_INTERVAL_SECONDS: '30',
   SVC_COMPACT_INTERVAL_SECONDS: '30',

@@ -10,6 +10,7 @@ import type { Json } from '../support/command.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { addHugeTransaction, makeCoins, startChain } from '../support/regtest.ts';
 import { startRpcProxy } from '../support/rpc-proxy.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 let bitcoin: BitcoinSystem;
 let chain: SampleChain;
@@ -31,7 +32,7 @@ const ranges = (tip: number, ...lost: [number, number][]) =>
 describe('a node that cannot be used', () => {
   // One after the other: each has the lease while it asks the node, and others do not wait long for it.
   test.each<[string, Record<string, string>, string]>([
-    ['down', { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', SVC_SOURCE_MAX_ATTEMPTS: '1' }, 'NODE_UNREACHABLE'],
+    ['down', { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', ...limitsEnv({ sourceAttempts: 1 }) }, 'NODE_UNREACHABLE'],
     ['another password', { SVC_BITCOIN_RPC_PASSWORD: 'wrong' }, 'NODE_CREDENTIALS_REFUSED'],
     ['another chain', { SVC_BITCOIN_NETWORK: 'main' }, 'NODE_CHAIN_MISMATCH'],
     ['below what is ever ingested', { SVC_BITCOIN_HEADERS_START_HEIGHT: '5' }, 'USAGE'],
@@ -285,7 +286,7 @@ test('a block was put on another branch than the block below it, which was publi
   // One connection: the block above is not prefetched from the old branch.
   const env = {
     SVC_BITCOIN_RPC_URL: proxy.url,
-    SVC_BITCOIN_RPC_PARALLEL: '1',
+    ...limitsEnv({ nodeCalls: 1 }),
     SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
   };
   const running = bitcoin.begin(['follow', 'bitcoin'], env);
@@ -360,7 +361,7 @@ describe('follow', () => {
   test('takes new blocks and snapshots as they come; both sides may go and come back', {
     tags: ['nightly'],
   }, async () => {
-    const env = { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1', SVC_SOURCE_MAX_ATTEMPTS: '1' };
+    const env = { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1', ...limitsEnv({ sourceAttempts: 1 }) };
     const running = bitcoin.start(['follow', 'bitcoin'], env);
     try {
       await chain.add();
@@ -402,7 +403,7 @@ describe('follow', () => {
     const env = {
       SVC_BITCOIN_RPC_URL: proxy.url,
       SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
-      SVC_SOURCE_MAX_ATTEMPTS: '1',
+      ...limitsEnv({ sourceAttempts: 1 }),
     };
     proxy.spoil('"getblock"', { kind: 'status', status: 503, body: 'busy' }, 1);
     const running = bitcoin.begin(['follow', 'bitcoin'], env);
@@ -422,7 +423,7 @@ describe('follow', () => {
     const env = {
       SVC_BITCOIN_RPC_URL: proxy.url,
       SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
-      SVC_SOURCE_MAX_ATTEMPTS: '1',
+      ...limitsEnv({ sourceAttempts: 1 }),
     };
     const running = bitcoin.begin(['follow', 'bitcoin'], env);
     const sql = `select failures, fault from runs where kind = 'follow' and subject = 'bitcoin' and pid = $1 and ended_at is null`;
@@ -453,9 +454,8 @@ describe('follow', () => {
     await projector.query('select from coverage for update');
     const env = {
       SVC_BITCOIN_RPC_URL: proxy.url,
-      SVC_BITCOIN_RPC_PARALLEL: '1',
+      ...limitsEnv({ nodeCalls: 1, sourceAttempts: 1 }),
       SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
-      SVC_SOURCE_MAX_ATTEMPTS: '1',
     };
     const running = bitcoin.begin(['follow', 'bitcoin'], env);
     try {

@@ -144,7 +144,7 @@ describe('a document over http', () => {
 
   test('larger than the limit is refused, announced or not, without a retry', async () => {
     const announced = await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
-    expect(announced.details).toMatchObject({ document: NAME, maxBytes: 1000, limit: 'SVC_SOURCE_MAX_DOCUMENT_BYTES' });
+    expect(announced.details).toMatchObject({ document: NAME, maxBytes: 1000, limit: 'the limit of a document' });
     vendor.server.fail(PATH, { kind: 'stall', afterBytes: 1, times: 1 });
     await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
     vendor.server.fail(PATH, { kind: 'chunked', pieceBytes: 700 });

@@ -13,6 +13,7 @@ import { dayOf, documentOf, fundOf, type IssuerServer, idOf, marketDays, startIs
 import { expectSameAfterKills } from '../support/etf-kills.ts';
 import { digestsOf, System } from '../support/pipeline.ts';
 import { eventually } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 const [LOST, FIRST, SECOND] = ['2026-03-04', '2026-03-05', '2026-03-06'];
 
@@ -42,7 +43,7 @@ describe('follow', () => {
     const settings = {
       ...issuers.settings('IBIT', 'BITB', 'ARKB'),
       SVC_FOLLOW_JITTER_SECONDS: '0',
-      SVC_SOURCE_MAX_ATTEMPTS: '1',
+      ...limitsEnv({ sourceAttempts: 1 }),
     };
     // Fetched before a crash, and never published: only begun.
     await new Catalog(system.client).openAttempts(etfDailyMetrics, [captureKey(idOf('IBIT'), LOST)], {
@@ -56,7 +57,7 @@ describe('follow', () => {
     const lost = Buffer.from(documentOf('IBIT', dayOf('IBIT', LOST)));
     await keep.put(lost, { source_id: idOf('IBIT'), name: 'holdings.csv', asked: {} });
     const startedAt = Date.now();
-    const running = system.begin(['follow', 'etf'], settings, { SVC_ETF_FOLLOW_SECONDS: 0.1 });
+    const running = system.begin(['follow', 'etf'], { ...settings, ...limitsEnv({ metricsEveryMs: 100 }) });
     onTestFinished(() => running.stop());
     const has = async (...keys: readonly string[]) => {
       const found = await provedKeys();
@@ -116,7 +117,7 @@ describe('past days', () => {
     issuers.answers.set(path('2026-02-12'), '\uFEFFTrust\nFund Holdings as of,"-"\n');
     issuers.answers.set(path('2026-02-13'), documentOf('IBIT', dayOf('IBIT', '2026-03-05')));
     issuers.asked.length = 0;
-    const settings = { ...issuers.settings('IBIT', 'HODL'), SVC_SOURCE_MAX_ATTEMPTS: '1' };
+    const settings = { ...issuers.settings('IBIT', 'HODL'), ...limitsEnv({ sourceAttempts: 1 }) };
     const { exit, json } = await system.run(
       ['backfill', 'etf', '--from', '2026-02-11', '--to', '2026-02-17'],
       settings,

@@ -246,16 +246,16 @@ describe('a document that is not right', () => {
   });
   afterAll(() => system[Symbol.asyncDispose]());
 
-  test('a day larger than may be sorted is refused by the name of the limit', async () => {
+  test('a day larger than may be sorted is refused with the limit', async () => {
     await put(
       system,
       '2024-05-06',
       generateLines({ archive: 'trading', day: '2024-05-06', rows: 12_000, seed: 1 }).join(''),
     );
-    const env = { ...envOf(system.vendor), SVC_EXCHANGE_C_MAX_SORT_BYTES: String(1 << 20) };
+    const env = { ...envOf(system.vendor), ...limitsEnv({ sortBytes: 1 << 20 }) };
     const { exit, json } = await backfill(system, '2024-05-06', '2024-05-06', env);
     expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_TOO_LARGE']);
-    expect(json.units[0].reason).toContain('SVC_EXCHANGE_C_MAX_SORT_BYTES');
+    expect(json.units[0].reason).toContain('more rows than are sorted (1048576 bytes)');
   });
 
   test('a day with ids missing is published, not proved: quarantined with their names, not served; others go on', async () => {

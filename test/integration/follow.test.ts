@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { keepRestarting, type Pauses } from '../../pipelines/cli/commands/follow.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, unitOf, writeDocument } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
 import { VENDOR_A, VENDORS, type Vendor } from '../support/vendors.ts';
 
@@ -98,7 +99,7 @@ describe('an exchange', () => {
   test('is asked for its latest days until they are there; a fault is told until it answers again, day or no day', async () => {
     const settings = {
       SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
-      SVC_SOURCE_MAX_ATTEMPTS: '1',
+      ...limitsEnv({ sourceAttempts: 1 }),
       SVC_STATE_DIR: join(system.env.dir, 'state'),
     };
     expect((await system.backfill(FIRST, FIRST, settings)).exit).toBe(0);
@@ -234,7 +235,7 @@ describe("yesterday's document", () => {
     await publish(80);
     for (const day of [proved, DAY]) expect((await system.backfill(day, day, settings)).exit).toBe(0);
     server.fail(documentPath(faulty), { kind: 'status', status: 500 });
-    const limits = { ...settings, SVC_SOURCE_MAX_ATTEMPTS: '1' };
+    const limits = { ...settings, ...limitsEnv({ sourceAttempts: 1 }) };
     const running = system.begin(['follow', DATASET], limits, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
     using stopping = new DisposableStack();
     stopping.defer(() => running.stop());

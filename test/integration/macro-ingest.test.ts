@@ -18,6 +18,7 @@ import {
 import { CSV_DIR, metadataOf, type Revision, realProvider } from '../support/macro-world.ts';
 import { System } from '../support/pipeline.ts';
 import { eventually, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 const KEY = 'macro_series_metrics';
 const API_KEY = 'provider-key-0123';
@@ -27,7 +28,7 @@ const OLD_BASE = 'Index 1967=100';
 const settingsOf = (provider: ProviderServer): Record<string, string> => ({
   SVC_MACRO_BASE_URL: provider.url.href,
   SVC_MACRO_API_KEY: API_KEY,
-  SVC_SOURCE_MAX_ATTEMPTS: '2',
+  ...limitsEnv({ sourceAttempts: 2 }),
 });
 
 const codesOf = (answer: { json: Json }) => answer.json.units.map(({ code }: Json) => code);
@@ -187,8 +188,9 @@ givenData('macro/fredgraph').describe('real values', () => {
   test('follow takes new vintages as they come, and what is checked moves on where there are none', async () => {
     const publications = all.FEDFUNDS.publications as Publication[];
     const before = await system.rows(`select source_id, through_ms from source_checks order by 1`);
-    const environment = { ...settingsOf(provider), SVC_FOLLOW_JITTER_SECONDS: '0' };
-    const following = system.begin(['follow', 'macro'], environment, { SVC_MACRO_FOLLOW_SECONDS: 0.1 });
+    const often = limitsEnv({ metricsEveryMs: 100 });
+    const environment = { ...settingsOf(provider), SVC_FOLLOW_JITTER_SECONDS: '0', ...often };
+    const following = system.begin(['follow', 'macro'], environment);
     publications.push({ vintage: '2026-03-03', said: { '2026-02-01': '3.64' } });
     await eventually(async () => {
       const found = await system.rows(`select state from partitions where partition_key = 'macro_fedfunds:2026-03-03'`);

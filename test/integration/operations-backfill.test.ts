@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { latestRuns, openRuns } from '../../shared/db/runs.ts';
 import type { Json } from '../support/command.ts';
 import { dayNames, filesBelow, System } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { startVendorServer } from '../support/vendor-server.ts';
 import { VENDORS } from '../support/vendors.ts';
 
@@ -64,7 +65,7 @@ test('all feeds at once: a poisoned day and a feed whose vendor is away stop nob
   await B.put(baseOf(B.dataset), DAYS[2], B.pack(DAYS[2], 'this is no trade file\n'));
   const { exit, json } = await backfill(['all'], days(0, 5), {
     SVC_EXCHANGE_C_BASE_URL: 'http://127.0.0.1:9/',
-    SVC_SOURCE_MAX_ATTEMPTS: '1',
+    ...limitsEnv({ sourceAttempts: 1 }),
   });
   expect(exit).toBe(1);
   const counts = Object.fromEntries(

@@ -8,6 +8,7 @@ import { datasetOf } from '../../shared/registry/index.ts';
 import type { Answer, Json } from '../support/command.ts';
 import { attemptOf, publish } from '../support/forged-attempts.ts';
 import { csvOf, DATASET, dayNames, System } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { startVendorServer } from '../support/vendor-server.ts';
 import { VENDORS } from '../support/vendors.ts';
 
@@ -231,7 +232,7 @@ test('the chain of a node is pinned for all its datasets: no node is asked', asy
     `insert into pinned_settings (setting, value, dataset_id, partition_key, attempt)
      values ('SVC_BITCOIN_NETWORK', 'regtest', 8, '1735689600000', 1)`,
   );
-  const settings = { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', SVC_SOURCE_MAX_ATTEMPTS: '1' };
+  const settings = { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', ...limitsEnv({ sourceAttempts: 1 }) };
   for (const command of [
     ['backfill', 'bitcoin', '--from-height', '0', '--to-height', '1'],
     ['backfill', 'bitcoin_mempool_state'],

@@ -292,20 +292,20 @@ describe('faults', () => {
 
 describe('precedence', () => {
   test('is flag, environment, .env, default', async () => {
-    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_QUERY_MAX_QUEUE=70\n', () => {
-      const flags = { SVC_SOURCE_MAX_ATTEMPTS: '9' };
-      const env = { SVC_SOURCE_MAX_ATTEMPTS: '8' };
-      expect(load(env, { flags }).SVC_SOURCE_MAX_ATTEMPTS).toBe(9);
-      expect(load(env).SVC_SOURCE_MAX_ATTEMPTS).toBe(8);
-      expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(7);
+    await withDotEnv('SVC_QUERY_MAX_CONCURRENCY=7\nSVC_QUERY_MAX_QUEUE=70\n', () => {
+      const flags = { SVC_QUERY_MAX_CONCURRENCY: '9' };
+      const env = { SVC_QUERY_MAX_CONCURRENCY: '8' };
+      expect(load(env, { flags }).SVC_QUERY_MAX_CONCURRENCY).toBe(9);
+      expect(load(env).SVC_QUERY_MAX_CONCURRENCY).toBe(8);
+      expect(load().SVC_QUERY_MAX_CONCURRENCY).toBe(7);
       expect(load(env, { flags }).SVC_QUERY_MAX_QUEUE).toBe(70);
     });
-    expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(Number(SETTINGS.SVC_SOURCE_MAX_ATTEMPTS.default));
+    expect(load().SVC_QUERY_MAX_CONCURRENCY).toBe(Number(SETTINGS.SVC_QUERY_MAX_CONCURRENCY.default));
   });
 
   test('takes a blank value for none', async () => {
-    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_HTTP_PORT=\n', () => {
-      expect(load({ SVC_SOURCE_MAX_ATTEMPTS: ' ' }).SVC_SOURCE_MAX_ATTEMPTS).toBe(7);
+    await withDotEnv('SVC_QUERY_MAX_CONCURRENCY=7\nSVC_HTTP_PORT=\n', () => {
+      expect(load({ SVC_QUERY_MAX_CONCURRENCY: ' ' }).SVC_QUERY_MAX_CONCURRENCY).toBe(7);
       expect(load().SVC_HTTP_PORT).toBeUndefined();
     });
   });

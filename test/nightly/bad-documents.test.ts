@@ -8,6 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { BAD_DOCUMENTS, BAD_DOCUMENT_LIMITS as LIMITS, ODD_DOCUMENTS } from '../support/bad-documents.ts';
 import type { Answer, Json } from '../support/command.ts';
 import { DAY_MS, dayNames, type LogMessage, System } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { compareNative } from '../support/trade-oracle.ts';
 import { NO_TRACES, tracesOf } from '../support/trades.ts';
 import { VENDOR_C, VENDORS } from '../support/vendors.ts';
@@ -37,8 +38,7 @@ describe.each(VENDORS)('a backfill of $dataset over documents of which most are 
   const run = (from: string, to: string, more = {}) =>
     system.run(['backfill', dataset, '--from', from, '--to', to], {
       ...vendor.settings(system.vendor),
-      ...LIMITS,
-      ...more,
+      ...limitsEnv({ ...LIMITS, ...more }),
     });
   const status = async () => (await system.run(['status', dataset])).json.datasets[0];
 
@@ -136,7 +136,7 @@ describe.each(VENDORS)('a backfill of $dataset over documents of which most are 
     // Exchange C's decoder frames nothing of a document before two runs of 4 MiB are complete (exchange_c/sorted-rows.ts).
     const rows = vendor === VENDOR_C ? 120_000 : 20_000;
     const text = vendor.plainDay({ day, rows, seed: 7, firstId });
-    const more = { SVC_SOURCE_MAX_UNPACKED_BYTES: String(16 << 20), SVC_SOURCE_MAX_DOCUMENT_BYTES: String(16 << 20) };
+    const more = { unpackedBytes: 16 << 20, documentBytes: 16 << 20 };
     const lines = text.trimEnd().split('\n').length;
     await vendor.put(system.vendor, day, vendor.pack(day, `${text.trimEnd()},1`));
     const first = await run(day, day, more);

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { BAD_DOCUMENT_LIMITS as LIMITS } from '../support/bad-documents.ts';
 import type { Json } from '../support/command.ts';
 import { dayNames, filesBelow, SYMBOL, System } from '../support/pipeline.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { type Fault, startVendorServer, type VendorServer } from '../support/vendor-server.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, VENDORS, type Vendor } from '../support/vendors.ts';
 
@@ -104,10 +105,9 @@ describe.each(VENDORS)('a backfill of $dataset over http', (vendor) => {
   let system: System;
   let server: VendorServer;
   const [LOCATION] = Object.keys(vendor.settings(''));
-  const run = (from = days[0], to = days.at(-1)!, timeoutSeconds = 60) =>
+  const run = (from = days[0], to = days.at(-1)!, sourceTimeoutMs = 60_000) =>
     system.run(['backfill', vendor.dataset, '--from', from, '--to', to], {
-      ...LIMITS,
-      SVC_SOURCE_TIMEOUT_SECONDS: String(timeoutSeconds),
+      ...limitsEnv({ ...LIMITS, sourceTimeoutMs }),
       [LOCATION]: server.url.href,
     });
   const spooled = async () =>
@@ -175,7 +175,10 @@ describe.each(VENDORS)('a backfill of $dataset over http', (vendor) => {
   test('of a vendor that is not there, of a folder that is not there, and without any location, says so', async () => {
     const day = '2024-07-15';
     const at = (location: string) =>
-      system.run(['backfill', vendor.dataset, '--from', day, '--to', day], { ...LIMITS, [LOCATION]: location });
+      system.run(['backfill', vendor.dataset, '--from', day, '--to', day], {
+        ...limitsEnv(LIMITS),
+        [LOCATION]: location,
+      });
     const unreachable = await at('http://127.0.0.1:9/');
     expect([unreachable.exit, unreachable.json.units[0].state, unreachable.json.units[0].code]).toEqual([
       1,

@@ -54,7 +54,7 @@ givenTool(CHROMIUM).describe('chromium', () => {
 
   /** None of these pages is waited for to the end: what a page waits for comes, or its network is quiet. */
   const unitsOf = async (...tickers: readonly string[]) => {
-    const browser = { SVC_BROWSER_PATH: CHROMIUM.path, SVC_BROWSER_TIMEOUT_SECONDS: '60' };
+    const browser = { SVC_BROWSER_PATH: CHROMIUM.path };
     const settings = { ...browser, ...issuers.settings(...tickers) };
     const { json, stderr } = await system.run(['backfill', 'etf'], settings);
     expect(json, stderr).toBeDefined();

@@ -13,6 +13,7 @@ import { type Json, ROOT } from '../support/command.ts';
 import { startCluster } from '../support/nats-cluster.ts';
 import { csvOf, DATASET, dayNames, documentPath, readLog, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { oneNatsAccount } from '../support/stack.ts';
 import { startVendorServer } from '../support/vendor-server.ts';
 
@@ -35,7 +36,7 @@ test('a node of the cluster is killed in a backfill: nothing is lost; a projecto
   vendor.fail(documentPath(DAYS[2]), { kind: 'stall', times: 1 });
   const env = {
     SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
-    SVC_SOURCE_TIMEOUT_SECONDS: '4',
+    ...limitsEnv({ sourceTimeoutMs: 4000 }),
     ...oneNatsAccount(cluster.url),
     SVC_STREAM_REPLICAS: '3',
     SVC_STREAM_MAX_BYTES: String(STREAM_BYTES),

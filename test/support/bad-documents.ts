@@ -3,7 +3,6 @@ import { deflateRawSync, gzipSync } from 'node:zlib';
 import type { ErrorCode } from '../../shared/errors.ts';
 import { buildZip } from './broken-zip.ts';
 import { SYMBOL, writeDocument } from './pipeline.ts';
-import { limitsEnv } from './small-limits.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './vendors.ts';
 
 export interface BadCase {
@@ -22,11 +21,12 @@ const LINE = 250;
 const MIB = 1 << 20;
 // A frame is in the log before the next one is taken, so a late fault meets frames that are out.
 export const BAD_DOCUMENT_LIMITS = {
-  ...limitsEnv({ frameRawBytes: 4096, publishWindow: 1 }),
-  SVC_SOURCE_MAX_UNPACKED_BYTES: String(MIB),
-  SVC_SOURCE_MAX_DOCUMENT_BYTES: String(MIB),
-  SVC_SOURCE_MAX_ATTEMPTS: '2',
-  SVC_SOURCE_TIMEOUT_SECONDS: '1',
+  frameRawBytes: 4096,
+  publishWindow: 1,
+  unpackedBytes: MIB,
+  documentBytes: MIB,
+  sourceAttempts: 2,
+  sourceTimeoutMs: 1000,
 };
 
 type Spoil = (day: string, text: string) => Buffer | undefined;

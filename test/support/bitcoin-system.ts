@@ -6,6 +6,7 @@ import type { Settings } from '../../shared/config/settings.ts';
 import { createNode, rpcOf } from './bitcoin.ts';
 import type { Answer, Begun, Json, Running } from './command.ts';
 import { System } from './pipeline.ts';
+import { limitsEnv } from './small-limits.ts';
 
 export const CHAIN_KEYS = CHAIN_DATASETS.map(({ key }) => key);
 
@@ -33,7 +34,7 @@ export class BitcoinSystem implements AsyncDisposable {
       SVC_BITCOIN_RPC_USER: this.node.user,
       SVC_BITCOIN_RPC_PASSWORD: this.node.password,
       SVC_BITCOIN_NETWORK: this.network,
-      SVC_BITCOIN_POLL_SECONDS: '1',
+      ...limitsEnv({ nodePollMs: 50 }),
     };
   }
 
@@ -43,8 +44,8 @@ export class BitcoinSystem implements AsyncDisposable {
   }
 
   /** The command in this process, until it is told to stop. */
-  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}, settings: Partial<Settings> = {}): Begun {
-    return this.system.begin(args, { ...this.settings, ...env }, { SVC_BITCOIN_POLL_SECONDS: 0.05, ...settings });
+  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}, settings?: Partial<Settings>): Begun {
+    return this.system.begin(args, { ...this.settings, ...env }, settings);
   }
 
   /** The command in this process. */

@@ -4,15 +4,20 @@
  */
 import { LIMITS, type Limits } from '../../shared/config/limits.ts';
 
-const VARIABLE = 'TIDEMARK_TEST_LIMITS';
+const PREFIX = 'TIDEMARK_TEST_LIMIT_';
 
 /** What a command or process finds in its environment. `preloads` are those of the test itself. */
 export const limitsEnv = (limits: Partial<Limits>, ...preloads: readonly string[]): Record<string, string> => ({
-  [VARIABLE]: JSON.stringify(limits),
   NODE_OPTIONS: [import.meta.filename, ...preloads].map((path) => `--import=${path}`).join(' '),
+  ...Object.fromEntries(Object.entries(limits).map(([name, value]) => [PREFIX + name, String(value)])),
 });
 
 /** The limits of that environment. */
-export const limitsIn = (env: Readonly<NodeJS.ProcessEnv>): Partial<Limits> => JSON.parse(env[VARIABLE] ?? '{}');
+export const limitsIn = (env: Readonly<NodeJS.ProcessEnv>): Partial<Limits> =>
+  Object.fromEntries(
+    Object.entries(env)
+      .filter(([name]) => name.startsWith(PREFIX))
+      .map(([name, value]) => [name.slice(PREFIX.length), Number(value)]),
+  );
 
 Object.assign(LIMITS, limitsIn(process.env));

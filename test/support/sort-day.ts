@@ -26,7 +26,7 @@ using decoder = new ExchangeCDecoder(new TradingRows({ document, symbol: 'BTCUSD
   window,
   frameRawBytes: 1 << 20,
   maxHeldBytes: 2 ** 40,
-  limitName: 'THE_LIMIT',
+
   sorting: { openScratch: () => openScratch(tmpdir()) },
 });
 let end: DecodedItem | undefined;

@@ -281,7 +281,7 @@ const decoderOfC = (
     window: partitionOf('exchange_c_spot_trades', day),
     frameRawBytes,
     maxHeldBytes: 1 << 30,
-    limitName: 'THE_LIMIT',
+
     sorting: { openScratch: () => openScratch(tmpdir()), ...sorting },
   });
 export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) => ({

@@ -193,7 +193,7 @@ describe('a file', () => {
       window: WINDOW,
       frameRawBytes: 1 << 16,
       maxHeldBytes: 10_000,
-      limitName: 'THE_LIMIT',
+
       sorting: { openScratch: () => openScratch(tmpdir()) },
     });
     const text = generateLines({ day: DAY, rows: 300, seed: 3 }).join('');
@@ -206,7 +206,7 @@ describe('a file', () => {
       );
     expect(refusalOf(work)).toMatchObject({
       code: 'SOURCE_TOO_LARGE',
-      details: { document: `BTCUSDT${DAY}.csv.gz`, limit: 'THE_LIMIT', maxBytes: 10_000 },
+      details: { document: `BTCUSDT${DAY}.csv.gz`, maxBytes: 10_000 },
     });
   });
 });
@@ -366,7 +366,7 @@ describe('rows to be sorted', () => {
         window: WINDOW,
         frameRawBytes: 1 << 16,
         maxHeldBytes: 1 << 30,
-        limitName: 'THE_LIMIT',
+
         sorting: { openScratch: () => openScratch(spoolDir), runBytes: 1000 },
       });
       return decodeInPieces(

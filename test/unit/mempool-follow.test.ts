@@ -38,7 +38,7 @@ async function followed(
     });
   };
   const env = { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0', SVC_STATE_DIR: keepIn };
-  const settings = { ...loadSettings({ env, cwd: keepIn }), SVC_BITCOIN_POLL_SECONDS: 0.001 };
+  const settings = loadSettings({ env, cwd: keepIn, limits: { nodePollMs: 1 } });
   const log = createLogger('silent', 'test');
   const catalog = { partitionsOf } as unknown as Catalog;
   const opened = { network: 'regtest', keepIn } as OpenedNode;

@@ -110,9 +110,9 @@ describe('a look of an exchange', () => {
   const day = (before: number) => new Date(Date.now() - before * 86_400_000).toISOString().slice(0, 10);
 
   /** The days that one look asks for, in order; of the days that are not in `states` nothing is known. */
-  const lookedFor = async (recheckDays: string, states: Record<string, 'proved' | 'quarantined'>) => {
+  const lookedFor = async (recheckDays: number, states: Record<string, 'proved' | 'quarantined'>) => {
     const ending = new AbortController();
-    const settings = { ...loadSettings({ env: { SVC_FOLLOW_RECHECK_DAYS: recheckDays }, cwd: '/' }) };
+    const settings = { ...loadSettings({ env: {}, cwd: '/', limits: { recheckDays } }) };
     Object.assign(settings, { SVC_FOLLOW_FILES_SECONDS: 0.001 });
     let looks = 0;
     const catalog = {
@@ -129,7 +129,7 @@ describe('a look of an exchange', () => {
     return events.map((event) => event.kind === 'document' && event.request.period);
   };
 
-  test('asks for what is missing, then for what is proved within SVC_FOLLOW_RECHECK_DAYS, never for what is quarantined', async () => {
+  test('asks for what is missing, then for what is proved within the last days, never for what is quarantined', async () => {
     const states = {
       [day(9)]: 'proved',
       [day(8)]: 'proved',
@@ -138,10 +138,10 @@ describe('a look of an exchange', () => {
       [day(1)]: 'proved',
     } as const;
     const missing = [7, 6, 5, 4].map(day);
-    expect(await lookedFor('8', states)).toEqual([...missing, day(8), day(3), day(1)]);
-    expect(await lookedFor('1', states)).toEqual([...missing, day(1)]);
-    expect(await lookedFor('0', states)).toEqual(missing);
+    expect(await lookedFor(8, states)).toEqual([...missing, day(8), day(3), day(1)]);
+    expect(await lookedFor(1, states)).toEqual([...missing, day(1)]);
+    expect(await lookedFor(0, states)).toEqual(missing);
     // More than the days that are looked for when they are missing.
-    expect(await lookedFor('40', { [day(40)]: 'proved', ...states })).toContain(day(40));
+    expect(await lookedFor(40, { [day(40)]: 'proved', ...states })).toContain(day(40));
   });
 });

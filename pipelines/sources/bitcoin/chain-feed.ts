@@ -55,7 +55,7 @@ export const chainFeed: Feed = {
     const source = chainSource({
       node: opened.node,
       chain: opened.network,
-      lookahead: needs.settings.SVC_BITCOIN_RPC_PARALLEL,
+      lookahead: needs.settings.limits.nodeCalls,
       checkLink: (height, prevHash) => proved.checkLink(height, prevHash),
     });
     return {
@@ -140,7 +140,7 @@ class ChainFeed {
     const { signal, settings, log } = this.#needs;
     const { node, network, depth } = this.#opened;
     const { first, last } = boundsOf(settings);
-    const pollMs = settings.SVC_BITCOIN_POLL_SECONDS * 1000;
+    const pollMs = settings.limits.nodePollMs;
     const retry = { atMs: Number.POSITIVE_INFINITY, afterMs: pollMs };
     let seen: string | undefined;
     let next: number | undefined;

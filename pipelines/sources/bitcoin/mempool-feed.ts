@@ -123,7 +123,7 @@ export class MempoolFeed {
   async *follow(): FeedEvents<DocumentEvent | AvailabilityEvent> {
     const { signal, settings, log } = this.#needs;
     const seconds = settings.SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS;
-    const pollMs = settings.SVC_BITCOIN_POLL_SECONDS * 1000;
+    const pollMs = settings.limits.nodePollMs;
     const retries = new Retries(pollMs);
     // The first round awaits the proofs of what an earlier process published.
     let states = ENDED;

@@ -65,8 +65,8 @@ interface Needs {
 export async function openNode({ settings, location, log, signal }: Needs): Promise<OpenedNode> {
   const calls = {
     timeoutMs: settings.SVC_BITCOIN_RPC_TIMEOUT_SECONDS * 1000,
-    maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
-    parallel: settings.SVC_BITCOIN_RPC_PARALLEL,
+    maxAttempts: settings.limits.sourceAttempts,
+    parallel: settings.limits.nodeCalls,
     signal,
     log,
   };

@@ -190,7 +190,7 @@ export interface FetchedDocument extends AsyncDisposable {
 }
 
 const DEFAULT_MIN_BYTES_PER_SECOND = 1024;
-const DOCUMENT_LIMIT = 'SVC_SOURCE_MAX_DOCUMENT_BYTES';
+const DOCUMENT_LIMIT = 'the limit of a document';
 
 /**
  * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_OUTSIDE_FOLDER (these are not retried),

@@ -106,7 +106,7 @@ export interface RequestOptions {
   /** The wait for a body beyond which its mean speed counts, too. Default GRACE_MS. */
   readonly graceMs?: number;
   readonly maxBytes: number;
-  /** The setting or rule that sets `maxBytes`; the error names it. */
+  /** The rule that sets `maxBytes`; the error names it. */
   readonly limitName: string;
   readonly headers?: Readonly<Record<string, string>>;
   /** Sent by POST as JSON; redirects are then not followed. */

@@ -39,7 +39,6 @@ export interface ArchiveMember {
 const READ_BYTES = 1024 * 1024;
 /** Larger chunks are hardly faster (2 %) and no longer fit the CPU cache beside the decoder's state. */
 const PIECE_BYTES = 512 * 1024;
-const UNPACKED_LIMIT = 'SVC_SOURCE_MAX_UNPACKED_BYTES';
 const STORED = 0;
 const DEFLATED = 8;
 const END_OF_DIRECTORY = Buffer.from('PK\x05\x06', 'latin1');
@@ -257,11 +256,9 @@ function fileFault(options: ZipReaderOptions, cause: unknown): TidemarkError {
 
 function tooLarge(options: ZipReaderOptions, bytes: number): TidemarkError {
   const { maxUnpackedBytes } = options;
-  return new TidemarkError(
-    'SOURCE_TOO_LARGE',
-    `${shown(options)} unpacks to more than ${UNPACKED_LIMIT} allows (${maxUnpackedBytes} bytes)`,
-    { details: details(options, { limit: UNPACKED_LIMIT, maxBytes: maxUnpackedBytes, bytes }) },
-  );
+  return new TidemarkError('SOURCE_TOO_LARGE', `${shown(options)} unpacks to more than ${maxUnpackedBytes} bytes`, {
+    details: details(options, { maxBytes: maxUnpackedBytes, bytes }),
+  });
 }
 
 function largerThanDeclared(options: ZipReaderOptions, declaredBytes: number): TidemarkError {

@@ -258,10 +258,13 @@ export const etfFeed: LoadedFeed = {
   },
 };
 
+/** From the start of the browser to the document that its page shows. */
+const PAGE_TIMEOUT_MS = 90_000;
+
 async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promise<FetchNeeds> {
   const browser = pageBrowser({
     path: settings.SVC_BROWSER_PATH,
-    timeoutMs: settings.SVC_BROWSER_TIMEOUT_SECONDS * 1000,
+    timeoutMs: PAGE_TIMEOUT_MS,
     signal,
   });
   const archive = location ? undefined : await documentArchiveOf(settings);
@@ -269,8 +272,8 @@ async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promi
     archive,
     filed: archive && new FiledBefore(archive),
     browser,
-    timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
-    maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+    timeoutMs: settings.limits.sourceTimeoutMs,
+    maxAttempts: settings.limits.sourceAttempts,
     log,
     signal,
   };
@@ -315,7 +318,7 @@ class EtfFeed {
     const funds = await this.#located(undefined);
     const folders = new FolderDocuments(this.#fetching, catalog);
     const times = {
-      everyMs: settings.SVC_ETF_FOLLOW_SECONDS * 1000,
+      everyMs: settings.limits.metricsEveryMs,
       jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
     };
     for await (const _turn of turns({ ...times, signal })) {

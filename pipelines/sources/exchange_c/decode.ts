@@ -59,9 +59,8 @@ export interface ExchangeCDecodeOptions {
   readonly document: string;
   readonly window: PartitionWindow;
   readonly frameRawBytes: number;
-  /** Most bytes of rows that may be sorted, and the setting that limits them. */
+  /** Most bytes of rows that may be sorted. */
   readonly maxHeldBytes: number;
-  readonly limitName: string;
   /** Where rows are kept that do not fit in memory. */
   readonly sorting: SortedRowsOptions;
 }
@@ -102,15 +101,13 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
       start = readHeader(this.reader, buffer, from, this.#rows.headers);
     }
     if (start === to) return;
-    const { maxHeldBytes, limitName, document } = this.#options;
+    const { maxHeldBytes, document } = this.#options;
     // Copied, because the decompressor reuses the chunk.
     const held = this.#held.open(buffer.subarray(start, to));
     if (this.#held.bytes > maxHeldBytes) {
-      throw new TidemarkError(
-        'SOURCE_TOO_LARGE',
-        `${document} has more rows than ${limitName} allows to sort (${maxHeldBytes} bytes)`,
-        { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
-      );
+      throw new TidemarkError('SOURCE_TOO_LARGE', `${document} has more rows than are sorted (${maxHeldBytes} bytes)`, {
+        details: { document, maxBytes: maxHeldBytes },
+      });
     }
     const rows = this.#rows;
     rows.begin?.();

@@ -12,7 +12,7 @@ export const exchangeC = tradesAdapter(exchangeCSpotTrades, {
       baseUrl: location,
       archive: settings.SVC_EXCHANGE_C_ARCHIVE as TreeName,
       symbol: settings.SVC_EXCHANGE_C_SYMBOL,
-      maxSortBytes: settings.SVC_EXCHANGE_C_MAX_SORT_BYTES,
+      maxSortBytes: settings.limits.sortBytes,
     }),
   createRows: (window) => new ExchangeCRows(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 3 }),

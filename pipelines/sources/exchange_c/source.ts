@@ -35,8 +35,6 @@ export interface ExchangeCOptions extends TradeFetching {
   readonly maxSortBytes: number;
 }
 
-const SORT_LIMIT = 'SVC_EXCHANGE_C_MAX_SORT_BYTES';
-
 /** @throws TidemarkError CONFIGURATION_INVALID if the symbol is not a valid name. */
 export const archiveUrl = (base: URL, archive: TreeName, symbol: string, day: string): URL =>
   urlBelow(base, archive, symbol, TREES[archive].fileName(symbol, day));
@@ -58,7 +56,7 @@ export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
         isUnordered: unordered.has(request.period),
         onLateRow: () => void unordered.add(request.period),
       };
-      const given = { document: file.name, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
+      const given = { document: file.name, window, maxHeldBytes, sorting };
       const decoder = (frameRawBytes: number) =>
         new ExchangeCDecoder(TREES[archive].rows({ document: file.name, symbol, window }), { ...given, frameRawBytes });
       return await openTradeFile(

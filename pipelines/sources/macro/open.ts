@@ -168,8 +168,8 @@ async function apiOf({ settings, location, log, signal }: FeedNeeds): Promise<Ma
   return providerApi({
     baseUrl,
     key,
-    timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
-    maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+    timeoutMs: settings.limits.sourceTimeoutMs,
+    maxAttempts: settings.limits.sourceAttempts,
     archive: (bytes, { path, query }) => {
       const { series_id: seriesId } = query;
       return archive.put(bytes, {
@@ -222,7 +222,7 @@ async function* followed(
   { settings, catalog, signal, log }: FeedNeeds,
 ): AsyncGenerator<VintagesRequest> {
   const times = {
-    everyMs: settings.SVC_MACRO_FOLLOW_SECONDS * 1000,
+    everyMs: settings.limits.metricsEveryMs,
     jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
     signal,
   };

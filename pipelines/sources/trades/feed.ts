@@ -87,10 +87,10 @@ export function tradesAdapter<Day>(
 
 const fetchingOf = ({ settings, log, signal }: FeedNeeds): TradeFetching => ({
   spoolDir: join(settings.SVC_STATE_DIR, 'spool'),
-  timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
-  maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
-  maxDocumentBytes: settings.SVC_SOURCE_MAX_DOCUMENT_BYTES,
-  maxUnpackedBytes: settings.SVC_SOURCE_MAX_UNPACKED_BYTES,
+  timeoutMs: settings.limits.sourceTimeoutMs,
+  maxAttempts: settings.limits.sourceAttempts,
+  maxDocumentBytes: settings.limits.documentBytes,
+  maxUnpackedBytes: settings.limits.unpackedBytes,
   signal,
   log,
 });
@@ -114,7 +114,7 @@ function fileDayFeed(
       const { settings, location, catalog, signal } = needs;
       const located = location ? { location } : locationOf(settings, dataset);
       const source = createSource({ settings, ...located, fetching: fetchingOf(needs) });
-      const rechecks = new Rechecks(settings.SVC_FOLLOW_RECHECK_DAYS);
+      const rechecks = new Rechecks(settings.limits.recheckDays);
       return {
         source: notingAnswers(source, rechecks),
         isPlanned: true,

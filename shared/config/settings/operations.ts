@@ -17,15 +17,6 @@ export const OPERATIONS = {
     max: 604_800,
     doc: '`follow` of an exchange looks for new file days this often.',
   },
-  SVC_FOLLOW_RECHECK_DAYS: {
-    group: 'Operations',
-    kind: 'integer',
-    unit: 'days',
-    default: '7',
-    min: 0,
-    max: 366,
-    doc: '`follow` asks an exchange again for this many of the last file days, because vendors replace documents: for that of yesterday at each look, for the others once a day; 0: never.',
-  },
   SVC_VERIFY_INTERVAL_SECONDS: {
     group: 'Operations',
     kind: 'integer',

@@ -1,45 +1,6 @@
-/** Settings of fetching from any source, and of the Bitcoin node. Exchanges declare theirs in shared/registry/datasets/. */
-import { MIB, type Setting } from './setting.ts';
-
-export const SOURCES = {
-  SVC_SOURCE_TIMEOUT_SECONDS: {
-    group: 'Sources',
-    kind: 'integer',
-    unit: 's',
-    default: '60',
-    min: 1,
-    max: 3600,
-    doc: 'A request whose source sends nothing for this long ends and is retried.',
-  },
-  SVC_SOURCE_MAX_ATTEMPTS: {
-    group: 'Sources',
-    kind: 'integer',
-    default: '4',
-    min: 1,
-    max: 20,
-    doc: 'Tries for one document, with backoff between them.',
-  },
-  SVC_SOURCE_MAX_DOCUMENT_BYTES: {
-    group: 'Sources',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(4096 * MIB),
-    min: MIB,
-    max: 65536 * MIB,
-    doc: 'Largest document that is downloaded.',
-  },
-  SVC_SOURCE_MAX_UNPACKED_BYTES: {
-    group: 'Sources',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(65536 * MIB),
-    min: MIB,
-    max: 1048576 * MIB,
-    doc: 'Largest unpacked size of an archive member; a larger one is refused as a zip bomb.',
-  },
-} as const satisfies Record<string, Setting>;
-
 /** Settings of the Bitcoin node. */
+import type { Setting } from './setting.ts';
+
 export const BITCOIN = {
   SVC_BITCOIN_RPC_URL: {
     group: 'Sources',
@@ -65,14 +26,6 @@ export const BITCOIN = {
     max: 3600,
     doc: 'Longest wait for one whole answer of the node; after it the call is retried.',
   },
-  SVC_BITCOIN_RPC_PARALLEL: {
-    group: 'Sources',
-    kind: 'integer',
-    default: '3',
-    min: 1,
-    max: 32,
-    doc: 'Calls to the node at once.',
-  },
   SVC_BITCOIN_CONFIRMATION_DEPTH: {
     group: 'Sources',
     kind: 'integer',
@@ -95,15 +48,6 @@ export const BITCOIN = {
     min: 0,
     max: 100_000_000,
     doc: 'Last height that is ingested, for all six chain datasets. Unset: as far as the chain goes.',
-  },
-  SVC_BITCOIN_POLL_SECONDS: {
-    group: 'Sources',
-    kind: 'integer',
-    unit: 's',
-    default: '5',
-    min: 1,
-    max: 3600,
-    doc: '`follow bitcoin` asks the node for new blocks this often.',
   },
   SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: {
     group: 'Sources',

@@ -1,4 +1,3 @@
-import { MIB } from '../../config/settings/setting.ts';
 import { type DatasetDefinition, type Field, storedIn } from '../definition.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
 
@@ -34,15 +33,6 @@ export const exchangeCSpotTrades = {
       kind: 'string',
       default: 'BTCUSDT',
       doc: 'Symbol of exchange C; rows of any other in the tree `trading` are refused.',
-    },
-    SVC_EXCHANGE_C_MAX_SORT_BYTES: {
-      group: 'Sources',
-      kind: 'integer',
-      unit: 'bytes',
-      default: String(2048 * MIB),
-      min: MIB,
-      max: 65536 * MIB,
-      doc: 'Largest unpacked day of exchange C. Its rows come in any order and are sorted in the spool folder.',
     },
   },
   partition: { kind: 'file_day', startOffsetMs: 0 },
