@@ -33,6 +33,8 @@ create table if not exists attempts (
   updated_at timestamptz not null default clock_timestamp(),
   primary key (dataset_id, partition_key, attempt)
 );
+-- Monitors ask for open attempts every few seconds.
+create index if not exists attempts_open on attempts (dataset_id) where state in ('publishing', 'published');
 
 -- Where each partition stands; a partition with no row is missing. `proved` rows are what coverage is made of.
 create table if not exists partitions (
@@ -41,8 +43,9 @@ create table if not exists partitions (
   state text not null check (state in ('publishing', 'published', 'proved', 'quarantined')),
   attempt int4 not null,
   revision int4 not null,
-  from_ms int8 not null,
-  to_ms int8 not null check (to_ms > from_ms),
+  -- the times of its rows: of a file day known beforehand, of heights, snapshots, captures and vintages from the manifest on
+  from_ms int8,
+  to_ms int8 check (to_ms > from_ms),
   synthetic boolean not null,
   rows int8,
   aligned_rows int8,
@@ -55,10 +58,40 @@ create table if not exists partitions (
   ingested_at timestamptz,
   proved_at timestamptz,
   updated_at timestamptz not null default clock_timestamp(),
+  -- what it covers in the unit of its kind, of which source, and until when its source is complete with it: of partitions that
+  -- are no stretches of time, whose rows say which partition they are of (native.scope in shared/registry)
+  source_id text,
+  span int8range,
+  through_ms int8,
+  -- when the source last changed the series, as the fetch of the partition was told; in no digest
+  last_updated_at timestamptz,
+  -- the document it was made of, as rows name it; in no digest of its rows
+  document_sha256 text generated always as (manifest #>> '{document,sha256}') stored,
+  -- when verification last found it to be what it was; null: not since it was proved
+  verified_at timestamptz,
+  -- digest of the kept klines that lie wholly inside it, in binary COPY format and in the order of their primary key
+  klines_sha256 text,
+  -- of trade datasets, the smallest and largest value of each column of doubles, {"price": [41000.5, 43999.9], ...}: reads with
+  -- filters leave out what no row can pass
+  value_ranges jsonb,
+  -- when its values were seen for the first time, epoch ms, where that is later than the times of its rows: the capture of a
+  -- fund's document, or the arrival of a followed block. Reads as of a time use it
+  captured_ms int8 generated always as ((manifest ->> 'captured_ms')::int8) stored,
   primary key (dataset_id, partition_key),
   exclude using gist (dataset_id with =, offsets with &&) where (state = 'proved')
 );
 create index if not exists partitions_window on partitions (dataset_id, from_ms);
+create index if not exists partitions_span on partitions using gist (dataset_id, source_id, span) where span is not null;
+-- Few partitions are not proved, and they are what is asked for by state.
+create index if not exists partitions_unproved on partitions (dataset_id, state, from_ms) where state <> 'proved';
+-- The ingest time of rows is looked up in their partitions by every read that asks for it.
+create index if not exists partitions_ingested on partitions (dataset_id, from_ms) include (ingested_at)
+  where state = 'proved';
+-- Reads add up the row counts of the proved partitions of a window: from this index alone, since rows of the table are wide.
+create index if not exists partitions_counts on partitions (dataset_id, from_ms) include (to_ms, rows, aligned_rows)
+  where state = 'proved';
+create index if not exists partitions_klines on partitions (dataset_id, from_ms) include (to_ms)
+  where state = 'proved' and klines_sha256 is not null;
 
 -- The proved time ranges of a dataset, epoch ms. Readers take it first, in their snapshot.
 create table if not exists coverage (
@@ -66,7 +99,25 @@ create table if not exists coverage (
   version int8 not null,
   proved int8multirange not null,
   synthetic boolean not null,
-  updated_at timestamptz not null default clock_timestamp()
+  updated_at timestamptz not null default clock_timestamp(),
+  -- keys of partitions whose rows are stored and not served: quarantined after they had been proved
+  withheld text[] not null default '{}'
+);
+
+-- Maximal runs of proved partitions that are no stretches of time, by source. Changes with coverage, in the same commit.
+create table if not exists coverage_spans (
+  dataset_id int2 not null references datasets,
+  source_id text not null,
+  -- in the unit of the partition's kind: heights, epoch ms of snapshots, as-of days or vintages
+  span int8range not null check (not isempty(span)),
+  -- event times of the run's rows: [from_ms, to_ms)
+  from_ms int8 not null,
+  to_ms int8 not null check (to_ms > from_ms),
+  -- exclusive proved-through of the run
+  through_ms int8 not null,
+  partitions int8 not null,
+  rows int8 not null,
+  exclude using gist (dataset_id with =, source_id with =, span with &&)
 );
 
 -- Where each frame of a proved partition lies in the log and in the rows.
@@ -81,6 +132,8 @@ create table if not exists frames (
   rows int4 not null,
   -- rows of the same partition before this frame
   row_base int8 not null,
+  -- as of `partitions`, of the frame's rows
+  value_ranges jsonb,
   primary key (dataset_id, stream_sequence)
 );
 create index if not exists frames_partition on frames (dataset_id, partition_key);
@@ -105,3 +158,5 @@ create table if not exists ledger (
   details jsonb not null default '{}'
 );
 create index if not exists ledger_partition on ledger (dataset_id, partition_key);
+-- Monitors count by kind without reading the history.
+create index if not exists ledger_kind on ledger (kind, dataset_id);

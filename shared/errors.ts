@@ -281,7 +281,11 @@ export const ERROR_CODES = {
     transient: false,
     remedy: 'Remove the cause that the message gives, then migrate again; nothing of the failed migration was applied.',
   },
-  MIGRATION_DRIFT: { transient: false, remedy: 'Restore the migration file; it was changed after it was applied.' },
+  STATE_FOREIGN: {
+    transient: false,
+    remedy:
+      'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.',
+  },
   PROOF_LOG_REWOUND: {
     transient: false,
     remedy:

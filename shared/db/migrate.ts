@@ -10,42 +10,53 @@ import { applyRoles, faultyReadRoles, regrantReadRoles, roleState } from './role
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 
-/** Former names of files that were released with duplicate or missing numbers. Their bytes and order have not changed. */
-export const FORMER_NAMES: Readonly<Record<string, string>> = {
-  '0013_read_roles.sql': '0014_read_roles.sql',
-  '0014_document_sha256.sql': '0015_document_sha256.sql',
-  '0018_runs.sql': '0017_runs.sql',
-  '0020_monitoring.sql': '0018_monitoring.sql',
-  '0024_aligned_sparse_times.sql': '0019_aligned_sparse_times.sql',
-  '0025_recount_requests.sql': '0020_recount_requests.sql',
-};
-
 export interface MigrationReport {
   readonly applied: readonly string[];
   readonly present: readonly string[];
 }
 
-/** Compares a database with the migrations of this release, without changing it. */
+/** Compares a database with the migrations of this tree, without changing it. */
 export async function pendingMigrations(
   client: Pick<Client, 'query'>,
   directory: string = MIGRATIONS_DIR,
-): Promise<{ missing: string[]; changed: string[]; unknown: string[] }> {
+): Promise<{ missing: string[]; foreign: string[] }> {
   const files = migrationFiles(directory);
-  const names = await recordedMigrations(client);
-  const recorded = new Map([...names].map(([name, sha256]) => [FORMER_NAMES[name] ?? name, sha256]));
-  const changed = files.filter(
-    (name) => recorded.has(name) && recorded.get(name) !== digestOf(readFile(directory, name)),
-  );
-  const known = new Set(files);
-  return {
-    missing: files.filter((name) => !recorded.has(name)),
-    changed,
-    unknown: [...recorded.keys()].filter((name) => !known.has(name)).sort(),
-  };
+  const recorded = await recordedMigrations(client);
+  return { missing: files.filter((name) => !recorded.has(name)), foreign: foreignIn(recorded, directory, files) };
 }
 
-/** The digests of the applied files by their names, which may be former ones. */
-async function recordedMigrations(client: Pick<Client, 'query'>): Promise<Map<string, string>> {
+/**
+ * Refuses a database that another tree made, without changing it.
+ * @throws TidemarkError STATE_FOREIGN
+ */
+export async function refuseForeign(client: Pick<Client, 'query'>): Promise<void> {
+  await ownMigrations(client, MIGRATIONS_DIR, migrationFiles(MIGRATIONS_DIR));
+}
+
+/** The digests of the applied files by their names. @throws TidemarkError STATE_FOREIGN if another tree applied one. */
+async function ownMigrations(
+  client: Pick<Client, 'query'>,
+  directory: string,
+  files: readonly string[],
+): Promise<ReadonlyMap<string, string>> {
+  const recorded = await recordedMigrations(client);
+  const foreign = foreignIn(recorded, directory, files);
+  if (foreign.length === 0) return recorded;
+  throw new TidemarkError(
+    'STATE_FOREIGN',
+    `Another tree of Tidemark made this database: its migrations ${foreign.join(', ')} are not those of migrations/`,
+    { details: { foreign: foreign.join(', ') } },
+  );
+}
+
+/** The applied files that this tree does not have, or has with other bytes. */
+const foreignIn = (recorded: ReadonlyMap<string, string>, directory: string, files: readonly string[]): string[] =>
+  [...recorded]
+    .filter(([name, sha256]) => !files.includes(name) || sha256 !== digestOf(readFile(directory, name)))
+    .map(([name]) => name)
+    .sort();
+
+async function recordedMigrations(client: Pick<Client, 'query'>): Promise<ReadonlyMap<string, string>> {
   const { rows: table } = await client.query(`select to_regclass('schema_migrations') is not null as there`);
   if (!table[0].there) return new Map();
   const { rows } = await client.query<{ name: string; sha256: string }>('select name, sha256 from schema_migrations');
@@ -65,8 +76,8 @@ const migrationFiles = (directory: string): string[] =>
 /**
  * Applies the missing migrations. With a role that may not change the schema it only checks that none is missing.
  * @param onWait called before it waits for another process that migrates
- * @throws TidemarkError DATABASE_UNSUPPORTED for an unsupported version of TimescaleDB, MIGRATION_DRIFT when an applied
- *   file was changed afterwards, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
+ * @throws TidemarkError DATABASE_UNSUPPORTED for an unsupported version of TimescaleDB, STATE_FOREIGN for a database of another
+ *   tree, which stays as it is, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
  */
 export async function migrate(
   client: Client,
@@ -75,9 +86,10 @@ export async function migrate(
 ): Promise<MigrationReport> {
   const files = migrationFiles(directory);
   await requireTimescale(client);
+  const found = await ownMigrations(client, directory, files);
   const { rows: may } = await client.query(`select has_schema_privilege('public', 'create') as create`);
-  if (!may[0].create) return await nothingMissing(client, directory, files);
-  if (await isUpToDate(client, directory, files)) return { applied: [], present: files };
+  if (!may[0].create) return nothingMissing(found, files);
+  if (await isUpToDate(client, found, files)) return { applied: [], present: files };
   const applied: string[] = [];
   const present: string[] = [];
   // A session lock, not one of a transaction: two processes must not both create the table of applied migrations.
@@ -89,22 +101,15 @@ export async function migrate(
   try {
     await client.query(`create table if not exists schema_migrations
       (name text primary key, sha256 text not null, applied_at timestamptz not null default clock_timestamp())`);
-    await renameFormer(client);
-    const recorded = await recordedMigrations(client);
+    // Another process may have migrated meanwhile.
+    const recorded = await ownMigrations(client, directory, files);
     for (const name of files) {
-      const sql = readFile(directory, name);
-      const sha256 = digestOf(sql);
-      const before = recorded.get(name);
-      if (before === sha256) {
+      if (recorded.has(name)) {
         present.push(name);
         continue;
       }
-      if (before !== undefined) {
-        throw new TidemarkError('MIGRATION_DRIFT', `Migration ${name} was changed after it was applied`, {
-          details: { file: name, applied: before, found: sha256 },
-        });
-      }
-      await applyOne(client, name, sql, sha256);
+      const sql = readFile(directory, name);
+      await applyOne(client, name, sql, digestOf(sql));
       applied.push(name);
     }
     await registerDatasets(client);
@@ -117,14 +122,15 @@ export async function migrate(
 }
 
 /**
- * Whether there is nothing to do. It only reads, and takes no lock: 16 ms of each start instead of 22. While another process of this
- * release migrates, something is missing until it ends, at the latest privileges of roles, and this one waits for it. It does
- * not wait for a later release, which applies each of its files in a transaction. A former name that is recorded beside the
- * present one stays until a start has something to do.
+ * Whether there is nothing to do. It only reads, and takes no lock: 16 ms of each start instead of 22. While another process
+ * migrates, something is missing until it ends, at the latest privileges of roles, and this one waits for it.
  */
-async function isUpToDate(client: Client, directory: string, files: readonly string[]): Promise<boolean> {
-  const recorded = await recordedMigrations(client);
-  if (files.some((name) => recorded.get(name) !== digestOf(readFile(directory, name)))) return false;
+async function isUpToDate(
+  client: Client,
+  recorded: ReadonlyMap<string, string>,
+  files: readonly string[],
+): Promise<boolean> {
+  if (files.some((name) => !recorded.has(name))) return false;
   const { numbers, withoutKey } = registered();
   const { rows } = await client.query(
     `select (select count(*) from datasets where dataset_id = any ($1)) = cardinality($1)
@@ -138,27 +144,13 @@ async function isUpToDate(client: Client, directory: string, files: readonly str
 }
 
 /** The check of a role that may not change the schema: every migration must be applied. */
-async function nothingMissing(client: Client, directory: string, files: readonly string[]): Promise<MigrationReport> {
-  const { missing, changed } = await pendingMigrations(client, directory);
-  if (missing.length === 0 && changed.length === 0) return { applied: [], present: files };
+function nothingMissing(recorded: ReadonlyMap<string, string>, files: readonly string[]): MigrationReport {
+  const missing = files.filter((name) => !recorded.has(name));
+  if (missing.length === 0) return { applied: [], present: files };
   throw new TidemarkError(
     'MIGRATION_NOT_ALLOWED',
-    `This role may not change the schema, and these migrations are missing or changed: ${[...missing, ...changed].join(', ')}`,
-    { details: { missing: missing.join(', '), changed: changed.join(', ') } },
-  );
-}
-
-/** Gives the records of applied files their current names, all in one statement. */
-async function renameFormer(client: Client): Promise<void> {
-  // A process of the earlier release that migrates at the same time records the former names once more.
-  await client.query(
-    `with names as (select * from unnest($1::text[], $2::text[]) n (former, now)),
-       twice as (
-         delete from schema_migrations m using names, schema_migrations other
-         where m.name = names.former and other.name = names.now and other.sha256 = m.sha256 returning m.name)
-     update schema_migrations m set name = names.now from names
-     where m.name = names.former and not exists (select from schema_migrations other where other.name = names.now)`,
-    [Object.keys(FORMER_NAMES), Object.values(FORMER_NAMES)],
+    `This role may not change the schema, and these migrations are missing: ${missing.join(', ')}`,
+    { details: { missing: missing.join(', ') } },
   );
 }
 

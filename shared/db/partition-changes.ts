@@ -1,7 +1,7 @@
 /**
  * What the transaction that proves a partition, or takes it out of service, writes beside it. Coverage, the ranges that are
- * proved: ranges of file days, and spans of heights, snapshots, captures and vintages by source (migration 0006). And a leaf of
- * the proof log (migration 0025).
+ * proved: ranges of file days, and spans of heights, snapshots, captures and vintages by source. And a leaf of
+ * the proof log.
  */
 import type { ClientBase, Pool } from 'pg';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';

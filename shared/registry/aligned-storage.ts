@@ -10,10 +10,10 @@ import { ALIGNED_COLUMNS, type AlignedColumn, computedBy, storedIn } from './def
 
 export const ALIGNED_TABLE = 'canonical_aligned_1s_aggregates';
 
-/** Length of a chunk (migration 0002): a year of one dataset has 12 chunks. */
+/** Length of a chunk: a year of one dataset has 12 chunks. */
 export const ALIGNED_CHUNK_MS = 30 * DAY_MS;
 
-/** Before this time, 2016-10-26, rows are few: one chunk covers the time since 1970 (migration 0024). */
+/** Before this time, 2016-10-26, rows are few: one chunk covers the time since 1970. */
 export const ALIGNED_DENSE_FROM_MS = 17_100 * DAY_MS;
 
 /** The key columns of all datasets. */

@@ -1,6 +1,6 @@
 /**
  * Kept klines: whole klines of six sizes that the projector stores with every proved file day of trades. Klines of these
- * sizes are read as they are stored, and those of their multiples are added up from them. `migrations/0021` makes the tables.
+ * sizes are read as they are stored, and those of their multiples are added up from them. `migrations/0004_klines.sql` makes the tables.
  */
 import { DAY_MS } from '../dates.ts';
 import type { DatasetDefinition, PgType } from './definition.ts';

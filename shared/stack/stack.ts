@@ -12,6 +12,7 @@ import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay, setTimeout as sleep } from 'node:timers/promises';
 import { connect, describeUrl, MIGRATION_LOCK } from '../db/connect.ts';
+import { refuseForeign } from '../db/migrate.ts';
 import { applyRoles, type DatabaseRole, provisionRoles, roleState } from '../db/roles.ts';
 import { explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
@@ -383,13 +384,14 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
 }
 
 /**
- * Creates the roles in a cluster that lacks them, because it is new or of an earlier release, and sets the owners of the
- * tables. It does the same for a database that was restored into the cluster. A process that migrates applies the roles itself
- * at its end; two at a time would change the same tables, and one would fail.
+ * Refuses the database of another tree. Creates the roles in a new cluster, and sets the owners of the tables, also in a database
+ * that was restored into the cluster. A process that migrates applies the roles itself at its end; two at a time would change the
+ * same tables, and one would fail.
  */
 async function ensureRoles(record: ServerRecord, secrets: Secrets, signal: AbortSignal | undefined): Promise<void> {
   const url = postgresUrl(record, secrets.databasePassword);
   await using admin = await connect({ url, name: 'tidemark roles', signal });
+  await refuseForeign(admin);
   const { isProvisioned, changes } = await roleState(admin);
   if (!isProvisioned) await provisionRoles(admin, databasePasswords(secrets));
   else if (changes.length === 0) return;

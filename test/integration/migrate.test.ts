@@ -1,8 +1,8 @@
-import { cp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Client, connect, MIGRATION_LOCK } from '../../shared/db/connect.ts';
-import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../../shared/db/migrate.ts';
+import { MIGRATIONS_DIR, migrate, pendingMigrations, refuseForeign } from '../../shared/db/migrate.ts';
 import {
   ATTEMPT_STATES,
   CATALOG_TABLES,
@@ -12,6 +12,7 @@ import {
   rowsOf,
   storedColumns,
 } from '../../shared/db/schema.ts';
+import { ERROR_CODES } from '../../shared/errors.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../shared/registry/definition.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
@@ -69,36 +70,6 @@ describe('migrations', () => {
   test('are numbered one after the other, each number once', async () => {
     const numbers = (await allFiles()).map((name) => Number(name.slice(0, 4)));
     expect(numbers).toEqual(numbers.map((_, index) => index + 1));
-  });
-
-  test('that were applied under their former numbers are recognised, not applied again', async () => {
-    await using client = await open();
-    const { rows: before } = await client.query(FINGERPRINT);
-    const former = Object.entries(FORMER_NAMES);
-    expect(former).toHaveLength(6);
-    const [twice, ...rest] = former;
-    for (const [then, now] of rest) {
-      const { rowCount } = await client.query('update schema_migrations set name = $1 where name = $2', [then, now]);
-      expect([now, rowCount]).toEqual([now, 1]);
-    }
-    // A process of the earlier release that still runs may note its names down beside those of today.
-    await client.query(
-      'insert into schema_migrations (name, sha256) select $1, sha256 from schema_migrations where name = $2',
-      twice,
-    );
-    expect(await pendingMigrations(client)).toEqual({ missing: [], changed: [], unknown: [] });
-    expect(await migrate(client)).toEqual({ applied: [], present: await allFiles() });
-    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
-  });
-
-  test('of a former number with other bytes are refused as changed', async () => {
-    await using client = await open();
-    const [then, now] = Object.entries(FORMER_NAMES)[0];
-    await client.query('begin');
-    await client.query(`update schema_migrations set name = $1, sha256 = '00' where name = $2`, [then, now]);
-    expect((await pendingMigrations(client)).changed).toEqual([now]);
-    expect((await faultOf(migrate(client), 'MIGRATION_DRIFT')).message).toContain(now);
-    await client.query('rollback');
   });
 
   test('register every dataset, with coverage and its one series', async () => {
@@ -232,21 +203,34 @@ describe('migrating an empty database', () => {
     expect(rows).toEqual([{ there: null }]);
   });
 
-  test('refuses a file that was changed after it was applied, and says which', async () => {
+  test.each<[string, string, string]>([
+    [
+      'of an earlier tree, with files that are gone',
+      `update schema_migrations set name = '0017_runs.sql' where name like '0008%'`,
+      '0017_runs.sql',
+    ],
+    [
+      'of a tree with another file of the same name',
+      `update schema_migrations set sha256 = '00' where name = '0002_aligned_rows.sql'`,
+      '0002_aligned_rows.sql',
+    ],
+    ['of a later tree', `insert into schema_migrations values ('9999_later.sql', '00')`, '9999_later.sql'],
+  ])('refuses a database %s, says how to begin anew, and changes nothing', async (_whose, made, file) => {
     await using client = await open(url);
     await migrate(client, directory);
-    const [first, second] = await allFiles();
-    const path = join(directory, second);
-    await writeFile(path, `${await readFile(path, 'utf8')}\n-- afterthought\n`);
-    await writeFile(join(directory, '9999_later.sql'), 'create table later (a int)');
-    const fault = await faultOf(migrate(client, directory), 'MIGRATION_DRIFT');
-    expect(fault.message).toContain(second);
-    expect(fault.message).not.toContain(first);
-    expect((await client.query(`select to_regclass('later') as later`)).rows).toEqual([{ later: null }]);
-    // The lock is given back: another is not kept waiting.
+    await client.query(made);
+    await client.query('delete from coverage');
+    const { rows: before } = await client.query(FINGERPRINT);
+    for (const refuse of [() => migrate(client, directory), () => refuseForeign(client)]) {
+      const { message } = await faultOf(refuse(), 'STATE_FOREIGN');
+      expect(message).toContain(`its migrations ${file} are not those of migrations/`);
+    }
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+    expect(await pendingMigrations(client)).toMatchObject({ foreign: [file] });
+    // No lock is held: another is not kept waiting.
     await using other = await open(url);
-    await cp(MIGRATIONS_DIR, directory, { recursive: true });
-    expect((await migrate(other, directory)).applied).toEqual(['9999_later.sql']);
+    await faultOf(migrate(other, directory), 'STATE_FOREIGN');
+    expect(ERROR_CODES.STATE_FOREIGN.remedy).toContain('delete the state folder');
   });
 
   test('applies nothing of a file that fails, keeps those before it, and goes on when it is right', async () => {
@@ -272,42 +256,19 @@ describe('migrating an empty database', () => {
     expect((await tables()).rows).toEqual([{ half: 'half', later: 'later', partitions: 'partitions' }]);
   });
 
-  test('aligned rows of decades that lay in chunks of 30 days are kept, in two long ones', async () => {
+  test('makes two long chunks for the aligned rows of decades, and one every 30 days from October 2016 on', async () => {
     await using client = await open(url);
-    const path = join(directory, '0019_aligned_sparse_times.sql');
-    const moving = await readFile(path, 'utf8');
-    await rm(path);
     await migrate(client, directory);
-    const times = [
-      '1912-01-01Z',
-      '1950-01-01Z',
-      '1999-12-31Z',
-      '2009-01-03Z',
-      '2016-10-25T23:59:59Z',
-      '2016-10-26Z',
-      '2026-01-01Z',
-    ];
-    await client.query(
-      `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc, metric_value_string)
-       select 5, 1, at, at::text from unnest($1::timestamptz[]) at`,
-      [times],
-    );
-    const facts = async () => ({
-      rows: (await client.query(`select t.*, t::text as whole from ${ALIGNED_TABLE} t order by aligned_at_utc`)).rows,
-      chunks: (await client.query(`select distinct tableoid::regclass::text from ${ALIGNED_TABLE}`)).rows.length,
-    });
-    const before = await facts();
-    expect([before.rows.length, before.chunks]).toEqual([7, 7]);
-    await writeFile(path, moving);
-    expect((await migrate(client, directory)).applied).toEqual(['0019_aligned_sparse_times.sql']);
-    const after = await facts();
-    expect(after.rows).toEqual(before.rows);
-    // Up to 1969, up to October 2016, and two of 30 days; what came before 1923 goes with them as it did.
-    expect(after.chunks).toBe(5);
-    await client.query(
-      `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc) values (5, 1, '2027-06-01Z')`,
-    );
-    expect((await facts()).chunks).toBe(6);
+    const chunksAfter = async (...times: string[]) => {
+      await client.query(
+        `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc) select 5, 1, at from unnest($1::timestamptz[]) at`,
+        [times],
+      );
+      return (await client.query(`select distinct tableoid::regclass::text from ${ALIGNED_TABLE}`)).rows.length;
+    };
+    expect(await chunksAfter('1950-01-01Z', '1969-12-31Z')).toBe(1);
+    expect(await chunksAfter('1999-12-31Z', '2009-01-03Z', '2016-10-25T23:59:59Z')).toBe(2);
+    expect(await chunksAfter('2016-10-26Z', '2026-01-01Z')).toBe(4);
   });
 
   test('takes only numbered files for migrations', async () => {

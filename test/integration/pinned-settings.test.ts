@@ -1,10 +1,7 @@
 /** What is read is pinned by the first proof: another value is refused before anything is fetched, whoever asks, however the pin came. */
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
-import { foreignPartitions } from '../../shared/db/pinned-settings.ts';
-import { datasetOf } from '../../shared/registry/index.ts';
 import type { Answer, Json } from '../support/command.ts';
 import { attemptOf, publish } from '../support/forged-attempts.ts';
 import { csvOf, DATASET, dayNames, System } from '../support/pipeline.ts';
@@ -144,42 +141,6 @@ describe('a pin', () => {
       expect(reason).toContain(`is of ${SETTING} BTCUSDT`);
       expect(reason).toContain('pinned it to ETHUSDT');
     }
-  });
-
-  test('was not there for what earlier releases proved: an upgrade reads it from the documents, and doctor names what is mixed', async () => {
-    await system.client.query('begin');
-    try {
-      await system.client.query('delete from pinned_settings');
-      const of = `update partitions set manifest = (manifest - 'pinned') || jsonb_build_object('document', manifest -> 'document'
-        || jsonb_build_object('name', $2::text)), proved_at = $3 where partition_key = $1`;
-      await system.client.query(of, [DAYS[4], `LTCUSDT-trades-${DAYS[4].slice(0, 7)}.zip`, '2024-06-01Z']);
-      await system.client.query(of, [DAYS[1], `SOLUSDT-trades-${DAYS[1]}.zip`, '2024-06-02Z']);
-      await system.client.query(of, [DAYS[5], `LTCUSDT-trades-${DAYS[5]}.zip`, '2024-06-03Z']);
-      const other = `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, manifest)
-        select $1, $2, 'proved', 1, 1, 0, 1, $3, jsonb_build_object('document', jsonb_build_object('name', $4::text))`;
-      await system.client.query(other, [2, DAYS[0], true, `BTC-USDT-trades-${DAYS[0]}.zip`]);
-      await system.client.query(other, [3, DAYS[0], false, `BTCUSDT${DAYS[0]}.csv.gz`]);
-      await system.client.query(other, [8, '1735689600000', false, 'signet-mempool-1735689600000.json.zst']);
-      for (const name of ['0028_pinned_settings', '0030_exchange_c_archive'])
-        await system.client.query(await readFile(`migrations/${name}.sql`, 'utf8'));
-      expect(await pins(system)).toEqual([
-        { setting: 'SVC_BITCOIN_NETWORK', value: 'signet', partition: '1735689600000' },
-        { setting: SETTING, value: 'LTCUSDT', partition: DAYS[4] },
-        // There was one archive of exchange C.
-        { setting: 'SVC_EXCHANGE_C_ARCHIVE', value: 'trading', partition: DAYS[0] },
-        { setting: 'SVC_EXCHANGE_C_SYMBOL', value: 'BTCUSDT', partition: DAYS[0] },
-      ]);
-      await system.client.query(`update pinned_settings set value = 'spot' where value = 'trading'`);
-      expect(await foreignPartitions(system.client, datasetOf('exchange_c_spot_trades'))).toMatchObject([
-        { value: 'trading', partitions: 1, first: DAYS[0] },
-      ]);
-      expect(await foreignPartitions(system.client, datasetOf(DATASET))).toMatchObject([
-        { value: 'SOLUSDT', partitions: 1, first: DAYS[1] },
-      ]);
-    } finally {
-      await system.client.query('rollback');
-    }
-    expect(await foreignPartitions(system.client, datasetOf(DATASET))).toEqual([]);
   });
 });
 

@@ -104,18 +104,18 @@ const FAULTS: readonly Fault[] = [
   {
     check: 'migrations',
     name: 'one is not applied',
-    make: () => sql(`delete from schema_migrations where name = '0017_runs.sql'`),
+    make: () => sql(`delete from schema_migrations where name = '0008_work.sql'`),
     mend: () => system.run(['migrate']).then(({ exit }) => expect(exit).toBe(0)),
-    says: /0017_runs\.sql: is not applied/,
+    says: /0008_work\.sql: is not applied/,
     fix: /tidemark migrate/,
   },
   {
     check: 'migrations',
-    name: 'one is of a newer release',
+    name: 'one is of another tree',
     make: () => sql(`insert into schema_migrations (name, sha256) values ('9999_future.sql', '')`),
     mend: () => sql(`delete from schema_migrations where name = '9999_future.sql'`),
-    says: /9999_future\.sql: was applied by a newer release/,
-    fix: /newer/,
+    says: /9999_future\.sql: was applied by another tree of Tidemark/,
+    fix: /begin anew/,
   },
   {
     check: 'roles',

@@ -111,6 +111,24 @@ test('a start changed owners and privileges while another process migrated', asy
   expect(locks).toEqual([]);
 });
 
+test('a state folder of another tree is refused before anything in it changes, and its servers are stopped again', async () => {
+  {
+    await using stack = await acquire();
+    await using other = await connect({ url: stack.databaseUrl, name: 'test' });
+    await other.query(
+      `create table schema_migrations (name text, sha256 text);
+       insert into schema_migrations values ('0017_runs.sql', '00')`,
+    );
+  }
+  await expect(acquire()).rejects.toMatchObject({
+    code: 'STATE_FOREIGN',
+    message: expect.stringContaining('0017_runs.sql'),
+  });
+  const state = join(dir, 'state');
+  expect(processesIn(join(state, 'servers', 'postgres'), 'postgres')).toEqual([]);
+  expect(processesIn(join(state, 'servers', 'nats'), 'nats-server')).toEqual([]);
+});
+
 given(
   process.getuid?.() === 0,
   'only root has a state folder that the servers cannot enter: run the tests as root',

@@ -14,14 +14,13 @@ const REPAIR = 'restore it as in the migrations (migrations/), or restore the da
 
 const migrations: Check = {
   name: 'migrations',
-  doc: 'every migration is applied, none was changed, none is unknown',
+  doc: 'every migration is applied, and no other',
   needs: ['database'],
   async run({ database }) {
-    const { missing, changed, unknown } = await pendingMigrations(database);
+    const { missing, foreign } = await pendingMigrations(database);
     return [
       ...missing.map((name) => fault(name, 'is not applied', MIGRATE)),
-      ...changed.map((name) => fault(name, 'was changed after it was applied', 'restore the file as it was released')),
-      ...unknown.map((name) => fault(name, 'was applied by a newer release', 'run that release, or a newer one')),
+      ...foreign.map((name) => fault(name, 'was applied by another tree of Tidemark', 'run that tree, or begin anew')),
     ];
   },
 };

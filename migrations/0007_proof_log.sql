@@ -23,7 +23,3 @@ create table if not exists proof_head (
   signed_at timestamptz,
   key text
 );
-
-alter table runs drop constraint if exists runs_kind_check;
-alter table runs add constraint runs_kind_check check (kind in
-  ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover', 'klines', 'ranges', 'compact', 'leaves'));

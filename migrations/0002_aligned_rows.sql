@@ -51,8 +51,16 @@ create table if not exists canonical_aligned_1s_aggregates (
   rbf_true_count int8,
   latest_snapshot_at_unix_ms int8
 );
--- 30 days a chunk: a year of one dataset is 12 chunks, and a day's rows never straddle more than two.
-select create_hypertable('canonical_aligned_1s_aggregates', by_range('aligned_at_utc', interval '30 days'),
+-- Before 2016-10-26 one-second rows are few (macro series from decades back, the first years of the chain): two long chunks
+-- hold them, made here, instead of one every 30 days, each of which would be opened by whatever looks at a whole history. The
+-- end is a chunk's bound in either length (17,100 days after 1970-01-01).
+select create_hypertable('canonical_aligned_1s_aggregates', by_range('aligned_at_utc', interval '17100 days'),
   create_default_indexes => false, if_not_exists => true);
 create unique index if not exists canonical_aligned_1s_aggregates_key
   on canonical_aligned_1s_aggregates (dataset_id, series_id, aligned_at_utc);
+-- A chunk is made by a row that is stored.
+insert into canonical_aligned_1s_aggregates (dataset_id, series_id, aligned_at_utc)
+  values (0, 0, '1969-12-31Z'), (0, 0, '1970-01-01Z');
+delete from canonical_aligned_1s_aggregates where dataset_id = 0;
+-- 30 days a chunk from then on: a year of one dataset is 12 chunks, and a day's rows never straddle more than two.
+select set_chunk_time_interval('canonical_aligned_1s_aggregates', interval '30 days');

@@ -64,12 +64,3 @@ create table if not exists shared_klines (
   second_partition text not null,
   second_revision int4 not null
 );
-
-alter table partitions add column if not exists klines_sha256 text;
-
-create index if not exists partitions_klines on partitions (dataset_id, from_ms) include (to_ms)
-  where state = 'proved' and klines_sha256 is not null;
-
-alter table runs drop constraint if exists runs_kind_check;
-alter table runs add constraint runs_kind_check
-  check (kind in ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover', 'klines'));

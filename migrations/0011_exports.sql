@@ -7,7 +7,7 @@ create table if not exists exports (
   -- The body as it was accepted, with the seed drawn for it.
   request jsonb not null,
   request_sha256 text not null,
-  idempotency_key text unique,
+  idempotency_key text,
   dataset_id smallint not null references datasets (dataset_id),
   mode text not null,
   format text not null,
@@ -35,10 +35,14 @@ create table if not exists exports (
   removed_at timestamptz,
   error_code text,
   error_message text,
+  -- The name of the key that submitted it; null: the configured key of the owner.
+  api_key text references api_keys (name),
   check ((state = 'succeeded') = (artifact is not null)),
   check ((state = 'failed') = (error_code is not null))
 );
-
+-- Two callers may choose the same Idempotency-Key.
+create unique index if not exists exports_idempotency on exports (idempotency_key, coalesce(api_key, 'owner'))
+  where idempotency_key is not null;
 create index if not exists exports_unfinished on exports (number) where state in ('queued', 'running');
 create index if not exists exports_kept on exports (expires_at) where state = 'succeeded' and removed_at is null;
 

@@ -9,7 +9,7 @@ create table if not exists api_keys (
   previous_digest bytea check (octet_length(previous_digest) = 32),
   previous_until timestamptz,
   scopes text[] not null check (cardinality(scopes) > 0 and scopes <@ array['read', 'export', 'operate', 'metrics']),
-  -- Null: all, those of later releases included.
+  -- Null: all, those that are added later included.
   dataset_ids smallint[] check (cardinality(dataset_ids) > 0),
   requests_per_minute integer check (requests_per_minute > 0),
   concurrent_reads integer check (concurrent_reads > 0),
@@ -20,9 +20,9 @@ create table if not exists api_keys (
   check ((previous_digest is null) = (previous_until is null))
 );
 
--- The name of the key that submitted the export; null: the configured key of the owner.
-alter table exports add column if not exists api_key text references api_keys (name);
--- Two callers may choose the same Idempotency-Key.
-alter table exports drop constraint if exists exports_idempotency_key_key;
-create unique index if not exists exports_idempotency on exports (idempotency_key, coalesce(api_key, 'owner'))
-  where idempotency_key is not null;
+-- Database roles of callers who bring their own credentials, made by `tidemark read-role`. After each migration they are
+-- granted again exactly what reads need, tables of new datasets included (shared/db/roles.ts).
+create table if not exists read_roles (
+  role text primary key,
+  created_at timestamptz not null default clock_timestamp()
+);

@@ -2,7 +2,7 @@
 -- (shared/db/runs.ts); a row without an end and without its lock was killed.
 create table if not exists runs (
   run_id int4 generated always as identity primary key,
-  kind text not null check (kind in ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover')),
+  kind text not null check (kind in ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover', 'compact')),
   -- a feed, or a dataset
   subject text not null,
   datasets int2[] not null,
@@ -33,5 +33,14 @@ create table if not exists runs (
 create index if not exists runs_open on runs (kind, subject) where ended_at is null;
 create index if not exists runs_started on runs (started_at);
 
--- When verification last found a proved partition to be what it was; null: not since it was proved.
-alter table partitions add column if not exists verified_at timestamptz;
+-- Partitions that a read covered whole and of which it did not find the rows that were proved. The service that reads may
+-- only insert here. The projector process counts the rows of the partition again, quarantines it if they differ from its
+-- manifest, and deletes the request (pipelines/projector/verify.ts).
+create table if not exists recount_requests (
+  dataset_id int2 not null references datasets,
+  partition_key text not null,
+  -- What the read expected and what it found.
+  reason text not null,
+  asked_at timestamptz not null default clock_timestamp(),
+  primary key (dataset_id, partition_key)
+);
