@@ -1,164 +1,151 @@
-/** CPU time and memory of processes and their children, from /proc; and the median of several rounds. */
+/** Times, their spread over rounds, loops of requests; CPU time and memory of processes and their children, from /proc. */
 import { readdirSync, readFileSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Side } from './lab.ts';
+
+export interface Spread {
+  readonly min: number;
+  readonly median: number;
+  readonly max: number;
+}
+
+export const rounded = (value: number, digits = 2): number => Number(value.toFixed(digits));
+
+/** The value below which a share of the values lies. */
+export const percentile = (values: readonly number[], share: number): number =>
+  values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * share))] ?? Number.NaN;
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+export const spreadOf = (values: readonly number[]): Spread => ({
+  min: rounded(Math.min(...values), 3),
+  median: rounded(median(values), 3),
+  max: rounded(Math.max(...values), 3),
+});
+
+/** Times work from its start to its end. `before` is outside the time. */
+export const timed =
+  (work: (round: number) => Promise<unknown>, before?: () => Promise<unknown>): Side =>
+  async (round) => {
+    await before?.();
+    const startedAt = performance.now();
+    await work(round);
+    return performance.now() - startedAt;
+  };
+
+/** Times one small request again and again. A round has the median of its times. */
+export const timedEach = (requests: number, ask: () => Promise<unknown>): Side => {
+  const once = timed(ask);
+  return async (round) => {
+    const times: number[] = [];
+    for (let at = 0; at < requests; at++) times.push(await once(round));
+    return median(times);
+  };
+};
+
+/** One request, to the last byte of its answer. */
+export type Ask = () => Promise<unknown>;
+
+/** Clients of which each sends its next request as soon as it has an answer. @returns answers a second */
+export async function closedLoop(clients: number, seconds: number, ask: Ask): Promise<number> {
+  const end = performance.now() + seconds * 1000;
+  let answers = 0;
+  const client = async () => {
+    for (; performance.now() < end; answers++) await ask();
+  };
+  await Promise.all(Array.from({ length: clients }, client));
+  return answers / seconds;
+}
+
+interface Pace {
+  readonly clients: number;
+  /** Requests a second of all clients. */
+  readonly rate: number;
+  readonly seconds: number;
+}
+
+/**
+ * Clients send requests at fixed times, whether or not the one before is answered. An error ends the loop.
+ * @returns milliseconds from when each request was due
+ */
+export async function pacedLoop({ clients, rate, seconds }: Pace, ask: Ask): Promise<number[]> {
+  const latencies: number[] = [];
+  const startedAt = performance.now();
+  const intervalMs = (clients * 1000) / rate;
+  const client = async (number: number) => {
+    for (let due = startedAt + (number * intervalMs) / clients; due < startedAt + seconds * 1000; due += intervalMs) {
+      const wait = due - performance.now();
+      if (wait > 0) await delay(wait);
+      // A timer may fire up to a millisecond early; the latency of a request that is sent early counts from its sending.
+      const from = Math.min(due, performance.now());
+      await ask();
+      latencies.push(performance.now() - from);
+    }
+  };
+  await Promise.all(Array.from({ length: clients }, (_, number) => client(number)));
+  return latencies;
+}
 
 const TICKS_PER_SECOND = 100;
 
-interface ProcessTimes {
-  readonly pid: number;
-  readonly parent: number;
-  /** CPU seconds of the process itself. */
-  readonly own: number;
-  /** CPU seconds of its ended children. */
-  readonly ended: number;
-}
-
-function processTimes(pid: number): ProcessTimes | undefined {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-    const seconds = (index: number) => Number(fields[index]) / TICKS_PER_SECOND;
-    return { pid, parent: Number(fields[1]), own: seconds(11) + seconds(12), ended: seconds(13) + seconds(14) };
-  } catch {
-    return undefined;
-  }
-}
-
-const everyProcess = (): ProcessTimes[] =>
-  readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .flatMap((name) => processTimes(Number(name)) ?? []);
-
-export const parentOf = (pid: number): number | undefined => processTimes(pid)?.parent;
-
-/** The processes that a process started, by the kernel's lists of each of its threads; without them, by a pass over all processes. */
+/** The processes that a process started, by the kernel's lists of each of its threads. */
 export function childrenOf(parent: number): number[] {
   try {
     return readdirSync(`/proc/${parent}/task`).flatMap((thread) =>
       readFileSync(`/proc/${parent}/task/${thread}/children`, 'latin1').split(' ').filter(Boolean).map(Number),
     );
   } catch {
-    return everyProcess().flatMap((times) => (times.parent === parent ? times.pid : []));
+    return [];
   }
 }
 
-function tree(root: number): ProcessTimes[] {
-  const found: ProcessTimes[] = [];
-  for (const pids = [root]; pids.length > 0; ) {
-    const times = processTimes(pids.pop()!);
-    if (!times) continue;
-    found.push(times);
-    pids.push(...childrenOf(times.pid));
-  }
-  return found;
-}
+const tree = (root: number): number[] => [root, ...childrenOf(root).flatMap(tree)];
 
-const secondsOf = (processes: readonly ProcessTimes[]): number =>
-  processes.reduce((sum, times) => sum + times.own + times.ended, 0);
+function fileOf(pid: number, name: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${name}`, 'latin1');
+  } catch {
+    return '';
+  }
+}
 
 /** CPU seconds of a process and everything below it, ended children included. */
-export const cpuSeconds = (root: number): number => secondsOf(tree(root));
-
-/** A figure of a process's memory, in MiB. VmHWM is the peak of its resident memory so far. */
-function statusMib(pid: number, name: 'VmHWM' | 'RssAnon'): number {
-  try {
-    const found = new RegExp(`${name}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'latin1'));
-    return Number(found?.[1] ?? 0) / 1024;
-  } catch {
-    return 0;
+export function cpuSeconds(root: number): number {
+  let ticks = 0;
+  for (const pid of tree(root)) {
+    const stat = fileOf(pid, 'stat');
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    for (const field of fields.slice(11, 15)) ticks += Number(field);
   }
+  return ticks / TICKS_PER_SECOND;
 }
 
-/** Processes and everything below them. */
-export const pidsBelow = (roots: readonly number[]): number[] => [
-  ...new Set(roots.flatMap((root) => tree(root).map(({ pid }) => pid))),
-];
+/** Resident memory in MiB: now, or its peak so far. */
+export const residentMib = (pid: number, which: 'VmRSS' | 'VmHWM' = 'VmRSS'): number =>
+  Math.round(Number(new RegExp(`${which}:\\s+(\\d+)`).exec(fileOf(pid, 'status'))?.[1] ?? 0) / 1024);
 
-/**
- * The anonymous memory of processes and everything below them, in MiB, by command. Shared buffers and files are not in it: they
- * grow to their size and stay.
- */
-export function anonymousMib(roots: readonly number[]): Record<string, number> {
-  const sums: Record<string, number> = {};
-  for (const pid of pidsBelow(roots)) {
-    const name = commandOf(pid);
-    if (name) sums[name] = (sums[name] ?? 0) + statusMib(pid, 'RssAnon');
-  }
-  return sums;
-}
-
-/**
- * Watches a process and its children until it is stopped: the peak memory by command, and the CPU time. It reads those processes
- * alone: two passes over the 110 processes of a machine, fifty times a second, took a tenth of a core from what was measured.
- */
-export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<string, number>; cpu: number } } {
-  const peaks: Record<string, number> = {};
+/** Watches a process and everything below it until it is stopped: CPU seconds, and the peak memory in MiB by program. */
+export function watch(root: number): { stop(): { readonly cpu: number; readonly peakMib: Record<string, number> } } {
+  const peakMib: Record<string, number> = {};
   let cpu = 0;
   const sample = () => {
-    const processes = tree(root);
-    for (const { pid } of processes) {
-      const name = commandOf(pid);
-      if (name) peaks[name] = Math.max(peaks[name] ?? 0, statusMib(pid, 'VmHWM'));
+    for (const pid of tree(root)) {
+      const words = fileOf(pid, 'cmdline').split('\0');
+      const name = (words.find((word) => word.endsWith('.ts')) ?? words[0]).split('/').slice(-2).join('/');
+      if (name) peakMib[name] = Math.max(peakMib[name] ?? 0, residentMib(pid, 'VmHWM'));
     }
-    cpu = Math.max(cpu, secondsOf(processes));
+    cpu = Math.max(cpu, cpuSeconds(root));
   };
-  const timer = setInterval(sample, everyMs).unref();
+  const timer = setInterval(sample, 20).unref();
   return {
     stop() {
       clearInterval(timer);
       sample();
-      return { peakMib: Object.fromEntries(Object.entries(peaks).map(([name, mib]) => [name, Math.round(mib)])), cpu };
+      return { cpu, peakMib };
     },
-  };
-}
-
-export function commandOf(pid: number): string | undefined {
-  try {
-    const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
-    // A backend of PostgreSQL names its client and statement in its title.
-    if (words[0].startsWith('postgres: ')) return 'postgres backend';
-    const script = words.find((word) => word.endsWith('.ts'));
-    return (script ?? words[0]).split('/').slice(-2).join('/') || undefined;
-  } catch {
-    return undefined;
-  }
-}
-
-export const median = (values: readonly number[]): number => {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-};
-
-export const rounded = (value: number, digits = 2): number => Number(value.toFixed(digits));
-
-/** The median of the rounds' ratios and their spread, as members of a result: for `ratio` also `ratio_min` and `ratio_max`. */
-export const ratioMembers = <Name extends string>(name: Name, ratios: readonly number[], digits = 3) =>
-  ({
-    [name]: rounded(median(ratios), digits),
-    [`${name}_min`]: rounded(Math.min(...ratios), digits),
-    [`${name}_max`]: rounded(Math.max(...ratios), digits),
-  }) as Record<Name | `${Name}_min` | `${Name}_max`, number>;
-
-/** @returns seconds. */
-export async function timed(work: () => Promise<unknown>): Promise<number> {
-  const startedAt = performance.now();
-  await work();
-  return (performance.now() - startedAt) / 1000;
-}
-
-/** Times two sides in turn. Both end with what they measure; warm-ups and checks are the caller's. */
-export async function alternating(
-  first: () => Promise<unknown>,
-  second: () => Promise<unknown>,
-  rounds: number,
-  digits = 3,
-) {
-  const times: [number, number][] = [];
-  for (let round = 0; round < rounds; round++) times.push([(await timed(first)) * 1000, (await timed(second)) * 1000]);
-  const ratios = times.map(([one, other]) => one / other);
-  return {
-    first_ms: rounded(median(times.map(([ms]) => ms)), 1),
-    second_ms: rounded(median(times.map(([, ms]) => ms)), 1),
-    ...ratioMembers('ratio', ratios, digits),
   };
 }

@@ -2,7 +2,7 @@
  * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL); then this class reads its socket, because
  * the service renders rows from the bytes they arrive in: an object per row would cost more than everything else.
  * The interface that `pg` offers for streamed results (`Submittable`) decodes every cell as UTF-8: it destroys 63 % of the
- * binary cells of a trade, and in text it takes 5 times the processor time for a row (bench `libraries`). COPY (...) TO
+ * binary cells of a trade, and in text it takes 5 times the processor time for a row (docs/dependencies.md). COPY (...) TO
  * STDOUT is as fast, but it binds no parameters; here no value of a caller ever becomes SQL text.
  */
 
@@ -175,7 +175,7 @@ interface ActiveBatch {
 export const PG_VERSION = '8.23.1';
 
 const PG_REMEDY = `serving/db/pg-connection.ts uses internals of pg ${PG_VERSION}. Install that version; or compare \
-PgInternals with the new version, run the tests and the bench "libraries", and change PG_VERSION`;
+PgInternals with the new version, run the tests and the bench "query", and change PG_VERSION`;
 
 /** @throws Error unless the installed version is the one that this file is written for */
 export function requirePgVersion(installed: string): void {

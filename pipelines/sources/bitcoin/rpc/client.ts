@@ -14,7 +14,7 @@ import { JsonCursor, JsonMembers } from './json-cursor.ts';
 
 /**
  * JSON with each number as the text that the node wrote, for small answers. Of a block of 6.6 MB it takes 3.2 times the
- * processor time and 7.6 times the memory of the cursor (bench `libraries`), which checks and converts the block as well.
+ * processor time and 7.6 times the memory of the cursor (docs/dependencies.md), which checks and converts the block as well.
  * @throws SyntaxError
  */
 export const parseExactly = (json: Buffer): unknown => JSON.parse(json.toString(), numberAsText);

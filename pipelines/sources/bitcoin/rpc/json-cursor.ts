@@ -1,7 +1,7 @@
 /**
  * Reads JSON in one pass over its bytes, without a tree: of a block of 6.6 MB most is skipped or copied. Reading and checking
  * it takes 21 ms of processor time and 31 MiB; `JSON.parse` with the source text of numbers takes 67 ms and 232 MiB for the
- * tree alone (bench `libraries`). Callers get numbers as the bytes that the node wrote. Skipped values are not validated.
+ * tree alone (docs/dependencies.md). Callers get numbers as the bytes that the node wrote. Skipped values are not validated.
  */
 import { assert } from '../../../../shared/errors.ts';
 import { sats as satsOfText, unfit } from './answers.ts';

@@ -1,0 +1,25 @@
+/** Every benchmark. */
+import { bitcoin } from './bitcoin.ts';
+import { changes } from './changes.ts';
+import { exports } from './export.ts';
+import { frame } from './frame.ts';
+import { ingest } from './ingest.ts';
+import { klines } from './klines.ts';
+import { lake } from './lake.ts';
+import { load } from './load.ts';
+import { proofLog } from './proof-log.ts';
+import { query } from './query.ts';
+import type { Subject } from './subject.ts';
+
+export const SUBJECTS: readonly Subject[] = [
+  ingest,
+  query,
+  klines,
+  frame,
+  exports,
+  lake,
+  bitcoin,
+  load,
+  changes,
+  proofLog,
+];
