@@ -78,7 +78,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Footer of a Parquet file that is checked', 'bytes', 'pipelines/cli/parquet-feed.ts', 'MAX_FOOTER_BYTES'),
     of('Rows of a row group that is checked', '', 'pipelines/cli/parquet-feed.ts', 'MAX_GROUP_ROWS'),
     of('Page of a Parquet file that is checked', 'bytes', 'pipelines/cli/parquet-feed.ts', 'MAX_PAGE_BYTES'),
-    of('`watch-log --every`', 's', 'pipelines/cli/specs.ts', 'MAX_WATCH_EVERY_S'),
+    of('`watch-log --every`', 's', 'pipelines/cli/commands/index.ts', 'MAX_WATCH_EVERY_S'),
     of('Document that is checked', 'bytes', 'pipelines/cli/commands/check.ts', 'MAX_DOCUMENT_BYTES'),
   ],
   'The log': [
@@ -109,7 +109,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
     of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
     limit('Silence of an attempt', 'ms', 'attemptSilenceMs'),
-    of('`verify --every`', 's', 'pipelines/cli/specs.ts', 'MAX_VERIFY_EVERY_S'),
+    of('`verify --every`', 's', 'pipelines/cli/commands/index.ts', 'MAX_VERIFY_EVERY_S'),
   ],
   Serving: [
     { setting: 'SVC_HTTP_MAX_BODY_BYTES', unit: 'bytes' },

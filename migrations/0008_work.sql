@@ -2,7 +2,7 @@
 -- (shared/db/runs.ts); a row without an end and without its lock was killed.
 create table if not exists runs (
   run_id int4 generated always as identity primary key,
-  kind text not null check (kind in ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover', 'compact')),
+  kind text not null check (kind in ('backfill', 'reingest', 'follow', 'replay', 'verify', 'recover', 'compact')),
   -- a feed, or a dataset
   subject text not null,
   datasets int2[] not null,

@@ -20,7 +20,7 @@ create table if not exists api_keys (
   check ((previous_digest is null) = (previous_until is null))
 );
 
--- Database roles of callers who bring their own credentials, made by `tidemark read-role`. After each migration they are
+-- Database roles of callers who bring their own credentials, made by `tidemark rights read-role`. After each migration they are
 -- granted again exactly what reads need, tables of new datasets included (shared/db/roles.ts).
 create table if not exists read_roles (
   role text primary key,

@@ -340,7 +340,7 @@ export const ERROR_CODES = {
   },
   READ_ROLE_REFUSED: {
     transient: false,
-    remedy: 'Let a role that may create roles run the statements of `./tidemark read-role ROLE --sql`.',
+    remedy: 'Let a role that may create roles run the statements of `./tidemark rights read-role ROLE --sql`.',
   },
   READ_ROLE_UNSAFE: {
     transient: false,

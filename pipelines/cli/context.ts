@@ -92,7 +92,7 @@ const OUTLASTING: ReadonlySet<string> = new Set([
   'export-worker',
   'follow',
   'lake',
-  'reparse',
+  'reingest',
   'replay',
   'verify',
 ]);
@@ -179,7 +179,7 @@ export async function openContext(
 }
 
 /** Commands that only read: a stop need not wait for what they asked. */
-const READING: ReadonlySet<string> = new Set(['status', 'runs', 'event', 'explain', 'quarantine', 'ledger']);
+const READING: ReadonlySet<string> = new Set(['status', 'event', 'quarantine', 'ledger']);
 
 /** A database that does not answer in this time after a stop is not waited for. */
 const LAST_ANSWER_MS = 500;

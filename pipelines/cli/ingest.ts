@@ -103,7 +103,7 @@ const PROOF_TIMEOUT_MS = 300_000;
 const MAX_PREFETCHED = 2;
 
 export interface IngestRequest {
-  readonly kind: 'backfill' | 'reingest' | 'reparse' | 'follow';
+  readonly kind: 'backfill' | 'reingest' | 'follow';
   /** The command line, as `status` shows it. */
   readonly line: string;
   /** The documents to ingest; undefined for documents as they appear, until the signal. */

@@ -1,5 +1,5 @@
 /**
- * The process of an export worker: `./tidemark export-worker`. It takes its settings like the HTTP service. It prints one line
+ * The process of an export worker: `./tidemark up --only exports`. It takes its settings like the HTTP service. It prints one line
  * when it takes exports.
  */
 import { explain, TidemarkError } from '../../shared/errors.ts';

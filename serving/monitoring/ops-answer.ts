@@ -50,7 +50,7 @@ const dataset = z.strictObject({
 
 const run = z.strictObject({
   run_id: count('Number of the run; it rises.'),
-  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover, klines, ranges, compact, leaves.'),
+  kind: textField('backfill, reingest, follow, replay, verify, recover, klines, ranges, compact, leaves.'),
   subject: textField('A feed, or a dataset.'),
   command: textField('The command line.'),
   host: textField('Host of the process.'),

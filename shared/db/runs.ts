@@ -8,7 +8,7 @@ import { TidemarkError } from '../errors.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { type Client, connect, RUN_LOCK, WORK_LOCK } from './connect.ts';
 
-export type RunKind = 'backfill' | 'reingest' | 'reparse' | 'follow' | 'replay' | 'verify' | 'recover' | 'compact';
+export type RunKind = 'backfill' | 'reingest' | 'follow' | 'replay' | 'verify' | 'recover' | 'compact';
 type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
 
 export interface RunCounts {

@@ -178,7 +178,7 @@ class Campaign {
     await this.#world.begin();
     await this.#reference.begin();
     const deps = this.#deps;
-    this.#keepers = [['up'], ['export-worker']].map((args) => new Keeper(deps, args));
+    this.#keepers = [['up'], ['up', '--only', 'exports']].map((args) => new Keeper(deps, args));
     this.#workload = new Workload({
       ...deps,
       days: () => this.#reference.days,
@@ -236,7 +236,7 @@ class Campaign {
       ['the proof log holds', () => oracles.proofLogHolds(world.state)],
       ['the lake equals the service', () => this.#lake(client)],
       ['a mirror equals the lake', () => this.#mirror()],
-      ["every issuer's page is kept", () => this.#command(['reparse', 'etf'])],
+      ["every issuer's page is kept", () => this.#command(['reingest', 'etf', '--kept'])],
       ['compact ends well, though the embedded edition has no columnstore', () => this.#command(['compact'])],
       ['the audit log verifies', () => this.#command(['audit', 'verify'])],
       ['every row verifies against the log', () => this.#verify()],

@@ -10,13 +10,13 @@ import { markedProcesses, type World } from './world.ts';
 
 /** By what a process is known among those of the campaign. */
 const COMMANDS: Partial<Record<ProcessName, RegExp>> = {
-  up: /pipelines\/cli\/main\.ts up /,
+  up: /pipelines\/cli\/main\.ts up (?!--only)/,
   follow: /pipelines\/cli\/main\.ts follow /,
-  backfill: /pipelines\/cli\/main\.ts (backfill|reingest|recover|verify|mirror|quarantine|release) /,
+  backfill: /pipelines\/cli\/main\.ts (backfill|reingest|recover|verify|mirror|quarantine) /,
   projector: /pipelines\/projector\/main\.ts/,
   serving: /serving\/main\.ts/,
   lake: /serving\/lake\/lake-main\.ts/,
-  'export-worker': /serving\/exports\/worker-main\.ts|cli\/main\.ts export-worker /,
+  'export-worker': /serving\/exports\/worker-main\.ts|cli\/main\.ts up --only exports /,
 };
 
 export function pidsOf(world: World, name: ProcessName): number[] {

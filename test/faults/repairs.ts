@@ -51,6 +51,10 @@ export async function mendQuarantined(deps: ProcessDeps): Promise<void> {
     deps.tally.operation(`mended a partition that was quarantined by its ${by}`);
   }
   for (const { dataset, partition } of await reingest(deps, partitions, 'what was lost is published anew')) {
-    await untilDone(deps, ['release', dataset, partition, '--reason', 'the log lost its beginning'], REPAIR_MS);
+    await untilDone(
+      deps,
+      ['quarantine', 'release', dataset, partition, '--reason', 'the log lost its beginning'],
+      REPAIR_MS,
+    );
   }
 }

@@ -111,10 +111,6 @@ describe('the command', () => {
 
   const ADD = ['add', 'refused', '--scopes', 'read'];
   test.each<[readonly string[], RegExp, string?]>([
-    [['frobnicate'], /keys takes add, list, revoke, rotate, not frobnicate/],
-    [['add'], /keys add needs the name/],
-    [['list', 'x'], /keys list takes no name/],
-    [['add', 'refused'], /--scopes is missing: name one or more of read, export, operate, metrics/],
     [['add', 'refused', '--scopes', 'read,write'], /--scopes: "write" is none of read, export, operate, metrics/],
     [['add', 'refused', '--scopes', 'read,'], /--scopes: "" is none/],
     [[...ADD, '--datasets', 'exchange_z'], /--datasets: "exchange_z" is none of .*exchange_a_spot_trades/],
@@ -125,12 +121,6 @@ describe('the command', () => {
     [[...ADD, '--expires', '99999d'], /--expires must be a day/],
     [[...ADD, '--expires', '2027-02-30'], /--expires must be a day/],
     [[...ADD, '--expires', 'soon'], /--expires must be a day/],
-    [[...ADD, '--requests-per-minute', '0'], /--requests-per-minute must be a whole number from 1 on/],
-    [[...ADD, '--requests-per-minute', '1000001'], /--requests-per-minute must be at most 1000000/],
-    [[...ADD, '--concurrent-reads', '-1'], /--concurrent-reads/],
-    [[...ADD, '--grace', '5'], /keys add takes no --grace/],
-    [['rotate', 'taken', '--scopes', 'read'], /keys rotate takes no --scopes/],
-    [['rotate', 'taken', '--grace', '99999999999'], /--grace must be at most/],
     [['add', 'owner', '--scopes', 'read'], /"owner" cannot name a key/],
     [['add', 'a b', '--scopes', 'read'], /"a b" cannot name a key/],
     [['add', 'taken', '--scopes', 'read'], /There is a key taken already, and it is active/, 'API_KEY_NAME_TAKEN'],

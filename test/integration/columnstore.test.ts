@@ -230,7 +230,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
     const [day] = [DAYS[1].day];
     await system.client.query(`update ${table} set price = price + 1 where trade_id = 2000007`);
     await run('verify', dataset.key);
-    await done('release', dataset.key, day, '--reason', 'fetch it anew');
+    await done('quarantine', 'release', dataset.key, day, '--reason', 'fetch it anew');
     await done('backfill', dataset.key, '--from', day, '--to', day);
     await verified();
     await compact();

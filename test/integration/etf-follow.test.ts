@@ -152,16 +152,16 @@ describe('past days', () => {
   });
 });
 
-describe('reparse', () => {
+describe('reingest --kept', () => {
   test('makes the same partitions of what was kept, in a system that has lost everything else', {
     tags: ['nightly'],
   }, async () => {
     await using other = await System.create();
     await mkdir(join(other.env.dir, 'state'), { recursive: true });
     const kept = { SVC_KEEP_DIR: keptIn(system) };
-    const { exit, json, stderr } = await other.run(['reparse', 'etf'], kept);
+    const { exit, json, stderr } = await other.run(['reingest', 'etf', '--kept'], kept);
     expect({ exit, stderr }).toMatchObject({ exit: 0 });
-    expect(json).toMatchObject({ command: 'reparse', proved: 9, failed: 0, refused: 0 });
+    expect(json).toMatchObject({ command: 'reingest', proved: 9, failed: 0, refused: 0 });
     expect(await provedKeys(other)).toEqual(await provedKeys());
     expect(await digestsOf(other.client)).toEqual(await digestsOf(system.client));
     const aligned = `select source_id, metric_name, metric_value_string from canonical_aligned_1s_aggregates order by 1, 2, aligned_at_utc, 3`;
@@ -172,7 +172,9 @@ describe('reparse', () => {
     expect(await other.rows(captured)).toHaveLength(9);
     // The bot check and the day answered with another's document are named, and hold nothing up.
     expect(stderr).toContain('is skipped');
-    expect((await other.run(['reparse', 'etf', '--fund', 'IBIT', '--from', '2026-03-01'], kept)).json).toMatchObject({
+    expect(
+      (await other.run(['reingest', 'etf', '--kept', '--fund', 'IBIT', '--from', '2026-03-01'], kept)).json,
+    ).toMatchObject({
       unchanged: 3,
       proved: 0,
     });
@@ -185,7 +187,7 @@ describe('reparse', () => {
     );
     const path = join(folder, sha.slice(0, 2), sha);
     await rename(path, `${path}.away`);
-    const { exit, json } = await system.run(['reparse', 'etf', '--fund', 'ARKB']);
+    const { exit, json } = await system.run(['reingest', 'etf', '--kept', '--fund', 'ARKB']);
     await rename(`${path}.away`, path);
     expect(exit).toBe(1);
     expect(json.units).toMatchObject([
@@ -207,20 +209,20 @@ describe('reparse', () => {
          where partition_key = $1 and metric_name = 'btc_units'`,
         [key],
       );
-    const refused = await system.run(['reparse', 'etf'], { SVC_KEEP_DIR: other });
+    const refused = await system.run(['reingest', 'etf', '--kept'], { SVC_KEEP_DIR: other });
     expect([refused.exit, refused.json.units]).toMatchObject([
       1,
       [{ partition: key, state: 'refused', code: 'PARTITION_LATE_ARRIVAL' }],
     ]);
     expect(await units()).toEqual([{ value_text: bitcoin.units, revision: 1 }]);
-    const args = ['reparse', 'etf', '--reason', 'the adapter was corrected'];
+    const args = ['reingest', 'etf', '--kept', '--reason', 'the adapter was corrected'];
     expect((await system.run(args, { SVC_KEEP_DIR: other })).json).toMatchObject({ proved: 1, failed: 0 });
     expect(await units()).toEqual([{ value_text: '77.25', revision: 2 }]);
     expect((await system.run(args, { SVC_KEEP_DIR: other })).json).toMatchObject({ proved: 0, unchanged: 1 });
   });
 
   test('of a feed whose documents are not kept is a usage fault', async () => {
-    const { exit, json } = await system.run(['reparse', 'exchange_a_spot_trades']);
+    const { exit, json } = await system.run(['reingest', 'exchange_a_spot_trades', '--kept']);
     expect([exit, json.error.code]).toEqual([2, 'USAGE']);
   });
 });

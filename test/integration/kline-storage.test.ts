@@ -120,7 +120,7 @@ test('go with a quarantine, and come back with a release and with a replay', { t
   expect(without.shared).toBe(0);
   expect(without.native).toBeLessThan(full.native);
   await price(-1);
-  expect((await run('release', dataset.key, DAYS[1].day, '--reason', 'a trial')).exit).toBe(0);
+  expect((await run('quarantine', 'release', dataset.key, DAYS[1].day, '--reason', 'a trial')).exit).toBe(0);
   expect(await everything()).toEqual(before);
   await price(1);
   expect((await run('verify', dataset.key)).exit).toBe(1);

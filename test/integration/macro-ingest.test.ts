@@ -155,7 +155,7 @@ givenData('macro/fredgraph').describe('real values', () => {
     await using other = await System.create();
     const kept = { SVC_KEEP_DIR: join(system.settings.SVC_STATE_DIR, 'kept') };
     const asked = provider.asked.length;
-    const reparsed = await other.run(['reparse', 'macro'], kept);
+    const reparsed = await other.run(['reingest', 'macro', '--kept'], kept);
     expect([reparsed.exit, reparsed.json.failed, reparsed.json.refused], reparsed.stderr).toEqual([0, 0, 0]);
     expect(await other.digests()).toEqual(digests);
     expect(provider.asked.length).toBe(asked);
@@ -284,7 +284,7 @@ describe('a provider that refuses', () => {
     provider.fault = () => undefined;
     expect((await backfill()).json).toMatchObject({ ok: true, proved: 8, unchanged: 8 });
     // Answers that were refused when they came are passed over when all is parsed anew.
-    expect((await system.run(['reparse', 'macro'])).json).toMatchObject({ ok: true, unchanged: 16 });
+    expect((await system.run(['reingest', 'macro', '--kept'])).json).toMatchObject({ ok: true, unchanged: 16 });
   });
 
   test('an index is served with the base of each vintage, and what has two bases warns; it is the same from the kept answers', async () => {
@@ -313,7 +313,7 @@ describe('a provider that refuses', () => {
     expect(before.json.rows.map(({ metric_unit }: Json) => metric_unit)).toEqual([OLD_BASE, OLD_BASE]);
     await using other = await System.create();
     const kept = { SVC_KEEP_DIR: join(system.settings.SVC_STATE_DIR, 'kept') };
-    expect((await other.run(['reparse', 'macro'], kept)).json).toMatchObject({ ok: true, proved: 16 });
+    expect((await other.run(['reingest', 'macro', '--kept'], kept)).json).toMatchObject({ ok: true, proved: 16 });
     expect(await other.digests()).toEqual(await system.digests());
   });
 

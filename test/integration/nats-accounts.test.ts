@@ -279,17 +279,17 @@ test('each account can do its work', async () => {
   expect((await looked.streams.info(B)).state.messages).toBe(2);
 });
 
-test('export-worker without the account of the operator names what is missing, and uses the queue that is there', {
+test('up --only exports without the account of the operator names what is missing, and uses the queue that is there', {
   tags: ['nightly'],
 }, async () => {
   await using system = await System.create();
   const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
-  const refused = await system.run(['export-worker'], own);
+  const refused = await system.run(['up', '--only', 'exports'], own);
   expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_ACCOUNT_REFUSED']);
 
   await using another = await connectNats(system.env.natsOperatorUrl, 'test');
   await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
-  const worker = system.begin(['export-worker'], own);
+  const worker = system.begin(['up', '--only', 'exports'], own);
   await Promise.race([worker.answered, worker.done]);
   worker.stop();
   const { exit, json, stderr } = await worker.done;

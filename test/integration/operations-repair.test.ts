@@ -102,12 +102,12 @@ describe('verification on a schedule', () => {
 
   test('release serves it again only when its rows are what they were', async () => {
     await alter(0, -1);
-    const { exit, json } = await run('release', DATASET, DAYS[0], '--reason', 'the row was put back');
+    const { exit, json } = await run('quarantine', 'release', DATASET, DAYS[0], '--reason', 'the row was put back');
     expect([exit, json.state]).toEqual([0, 'proved']);
     expect((await run('verify', DATASET)).exit).toBe(0);
     await alter(0, 1);
     expect((await run('verify', DATASET)).exit).toBe(1);
-    const given = await run('release', DATASET, DAYS[0], '--reason', 'fetch it anew');
+    const given = await run('quarantine', 'release', DATASET, DAYS[0], '--reason', 'fetch it anew');
     expect([given.exit, given.json.state]).toEqual([0, 'missing']);
     expect((await system.traces(DAYS[0])).native).toBe(0);
     expect((await system.backfill(DAYS[0], DAYS[2])).json).toMatchObject({ ok: true, proved: 1, unchanged: 2 });
@@ -119,7 +119,9 @@ describe('verification on a schedule', () => {
       `${DAYS[0]} released`,
       `${DAYS[0]} quarantined`,
     ]);
-    expect((await run('release', DATASET, DAYS[1], '--reason', 'x')).json.error.code).toBe('PARTITION_UNKNOWN');
+    expect((await run('quarantine', 'release', DATASET, DAYS[1], '--reason', 'x')).json.error.code).toBe(
+      'PARTITION_UNKNOWN',
+    );
     // One that is named and not there was "nothing to do", and so done well.
     const named = await run('verify', DATASET, '--partition', '2001-01-01');
     expect([named.exit, named.json.error.code]).toEqual([1, 'PARTITION_UNKNOWN']);
@@ -162,7 +164,7 @@ describe('a lake that was written while a stored value was wrong', () => {
     const right = await writeAltered(1);
     expect((await run('verify', DATASET)).exit).toBe(1);
     await alter(1, -1);
-    const { json } = await run('release', DATASET, DAYS[1], '--reason', 'the row was put back');
+    const { json } = await run('quarantine', 'release', DATASET, DAYS[1], '--reason', 'the row was put back');
     expect(json.state).toBe('proved');
     expect(await writeLake(input())).toMatchObject({ replaced: 2 });
     expect(await priceIn(1)).toBeCloseTo(right, 6);

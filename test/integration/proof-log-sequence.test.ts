@@ -38,7 +38,7 @@ describe('a leaf is left by', () => {
     await price(1);
     expect((await system.run(['verify', DATASET])).exit).toBe(1);
     await price(-1);
-    expect((await system.run(['release', DATASET, DAY, '--reason', 'a trial'])).exit).toBe(0);
+    expect((await system.run(['quarantine', 'release', DATASET, DAY, '--reason', 'a trial'])).exit).toBe(0);
     await price(1);
     expect((await system.run(['replay', DATASET])).exit).toBe(0);
     const found = await leaves(system.client);

@@ -1,17 +1,9 @@
-/**
- * Filters that rule out partitions and frames, against the rows themselves: answers, counts, and the life of the ranges of
- * values through revisions, alterations and replays.
- */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { run } from '../../pipelines/cli/run.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
-import { type Answer, API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { type Answer, type Serving, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
 
 const DAYS = ['2024-03-01', '2024-03-02', '2024-03-03', '2024-03-05'];
@@ -168,7 +160,7 @@ describe('answers', () => {
   });
 });
 
-test('estimate and explain count partitions and frames', async () => {
+test('the estimate counts partitions and frames', async () => {
   const { quantity } = rows.reduce((a, b) => (b.quantity > a.quantity ? b : a));
   const filters = [{ field: 'quantity', op: 'gte', value: quantity }];
   const request = JSON.stringify({ sources: [DATASET], filters });
@@ -182,49 +174,6 @@ test('estimate and explain count partitions and frames', async () => {
   );
   expect([beyond.rows, beyond.rows_is_exact, beyond.ruled_out.partitions_read]).toEqual([0, true, 0]);
   expect((await estimate(JSON.stringify({ sources: [DATASET] }))).ruled_out).toBeNull();
-
-  const key = { SVC_INTERNAL_API_KEY: API_KEY };
-  const explained = await system.run(['explain', request, '--url', serving.url], key);
-  expect([explained.exit, explained.json]).toEqual([0, expect.objectContaining({ ...ruled_out, partitions: 4 })]);
-  const wrong = await system.run(['explain', '{"sources":["x"],"n_rows":0}', '--url', serving.url], key);
-  expect([wrong.exit, wrong.json.error.code]).toEqual([1, 'SERVICE_REFUSED']);
-  expect(wrong.json.error.message).toMatch(
-    /answered 409: QUERY_CONTRACT_ERROR: \/sources\/0 must be one of .*; \/n_rows must be/,
-  );
-  const away = await system.run(['explain', request, '--url', 'http://127.0.0.1:1'], key);
-  expect([away.exit, away.json.error.code]).toEqual([1, 'SERVICE_UNREACHABLE']);
-  expect((await system.run(['explain', 'price > 5'], key)).exit).toBe(2);
-  // The path of the URL was dropped, and what answers there is another service.
-  const below = await system.run(['explain', request, '--url', `${serving.url}/below/`], key);
-  expect(below.json.error).toMatchObject({ code: 'SERVICE_REFUSED', message: expect.stringContaining('404') });
-  const noUrl = await system.run(['explain', request, '--url', 'localhost:8080'], key);
-  expect([noUrl.exit, noUrl.json.error.message]).toEqual([2, expect.stringContaining('--url must be an http')]);
-});
-
-test('explain refuses what another service answers, and shows its words on their line', async () => {
-  let answer = '';
-  const other = createServer((_, response) => void response.end(answer));
-  await once(other.listen(0, '127.0.0.1'), 'listening');
-  try {
-    const ask = ['explain', '{}', '--url', `http://127.0.0.1:${(other.address() as AddressInfo).port}`];
-    const key = { SVC_INTERNAL_API_KEY: API_KEY };
-    for (answer of ['not json', 'null', '{"source":"x"}', '{"source":"x","rows":"1","rows_searched":1}']) {
-      const { exit, json } = await system.run(ask, key);
-      expect([exit, json.error.code, json.error.message], answer).toEqual([
-        1,
-        'SERVICE_REFUSED',
-        expect.stringContaining('not with an estimate'),
-      ]);
-    }
-    answer = '{"source":"x\\nforged","rows":1,"rows_searched":1,"rows_is_exact":true,"ruled_out":null}';
-    const words: string[] = [];
-    const stdout = { write: (text: string) => void words.push(text) };
-    const env = { PATH: process.env.PATH, ...system.settings, ...key };
-    expect(await run(ask, { env, stdout, stderr: stdout, log: stdout, onStop: () => () => {} })).toBe(0);
-    expect(words.join('')).toMatch(/^x\\u\{a\}forged: 1 rows of 1 searched/);
-  } finally {
-    other.close();
-  }
 });
 
 describe('ranges', () => {

@@ -113,7 +113,7 @@ givenTool(CHROMIUM).describe('chromium', () => {
     expect(await readFile(join(kept, 'objects', sha256.slice(0, 2), sha256), 'utf8')).toContain(
       'Total bitcoin in fund',
     );
-    expect((await system.run(['reparse', 'etf'])).json).toMatchObject({ unchanged: 4, failed: 0 });
+    expect((await system.run(['reingest', 'etf', '--kept'])).json).toMatchObject({ unchanged: 4, failed: 0 });
   });
 
   test('a page that is refused and one that never has its table fail, each for itself', async () => {

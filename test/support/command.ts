@@ -33,7 +33,7 @@ export interface Running {
 
 type Environment = Readonly<Record<string, string>>;
 
-const withJson = ([name, ...rest]: readonly string[]) => [name, '--json', ...rest];
+const withJson = (args: readonly string[]) => [...args, '--json'];
 
 /** What a command finds in its environment: nothing of the test's but PATH. */
 const environmentOf = (env: Environment): NodeJS.ProcessEnv => ({

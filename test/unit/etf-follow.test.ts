@@ -112,7 +112,7 @@ test('a document of tomorrow is refused, one of today is not', () => {
   expect(at(midnight).asOf).toBe(SECOND);
 });
 
-// A reparse ended with 1, and named a proved day as failed.
+// A reingest of what is kept ended with 1, and named a proved day as failed.
 test('a day that had no data yet was a fault of the proved day whose document has the same bytes', async () => {
   const archive = await openDocumentArchive(await temporaryDir());
   const none = Buffer.from('iShares Bitcoin Trust ETF\nFund Holdings as of,"-"\n\nTicker,Name\n');

@@ -197,31 +197,21 @@ const saidOfCommand = async (...args: string[]) => {
 };
 
 test.each([
-  [['backfill', KEY, '--form', '2024-01-05'], 'There is no option --form; did you mean --from?'],
-  [['verify', KEY, '--depp'], 'There is no option --depp; did you mean --deep?'],
-  [['up', '--http-prot', '1'], 'There is no option --http-prot; did you mean --http-port?'],
-  [['up', '--whatever'], 'There is no option --whatever\nUsage: ./tidemark up\n'],
+  [
+    ['backfill', KEY, '--form', '2024-01-05'],
+    "unknown option '--form'\n(Did you mean --from?)\nUsage: ./tidemark backfill [options] <feed...>",
+  ],
+  [['verify', KEY, '--depp'], "unknown option '--depp'\n(Did you mean --deep?)"],
+  [['up', '--http-prot', '1'], "unknown option '--http-prot'\n(Did you mean --http-port?)"],
+  [['up', '--whatever'], "unknown option '--whatever'\nUsage: ./tidemark up [options]\n"],
 ])('an option that is none: %j', async (args, said) => {
   expect(await saidOfCommand(...args)).toContain(`tidemark: ${said}`);
 });
 
-describe('a command that is none', () => {
-  const said = saidOfCommand;
-
-  test('is corrected if it resembles one, without the list of all', async () => {
-    expect(await said('statsu')).toMatch(/^tidemark: There is no command "statsu"; did you mean status\?\nRun /);
-    expect(await said('help', 'backfil')).toContain('did you mean backfill?');
-    expect(await said('serve')).toMatch(/^tidemark: There is no command "serve"\n\nUsage: .*\n\nRun:\n {2}up /);
-  });
-
-  test('the list ends no line with a full stop', async () => {
-    expect(await said('serve')).not.toMatch(/^ {2}\S+ {2}.*\.$/m);
-  });
-
-  test('the list fits into a hundred columns', async () => {
-    const lines = (await said('serve')).split('\n');
-    expect(lines.filter((line) => line.length > 100)).toEqual([]);
-  });
+test('a command that is none is corrected if it resembles one', async () => {
+  expect(await saidOfCommand('statsu')).toMatch(/^tidemark: unknown command 'statsu'\n\(Did you mean status\?\)\nRun /);
+  expect(await saidOfCommand('help', 'backfil')).toContain('Did you mean backfill?');
+  expect(await saidOfCommand('serve', '--help')).toMatch(/^tidemark: unknown command 'serve'\nRun /);
 });
 
 describe('what is nearest', () => {

@@ -134,20 +134,23 @@ test('names, days and rows that cannot be are refused before anything is written
     ],
     [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*\betf\b/],
     [['bitcoin_mempool_state', ...days(FROM)], /`\.\/tidemark up` loads a sample of it/],
-    [[A, '--from', FROM], /--to is missing/],
-    [[A, ...days('2024-02-30')], /--from must be a day, YYYY-MM-DD, got "2024-02-30"; the calendar has no 2024-02-30/],
+    [[A, '--from', FROM], /required option '--to /],
+    [
+      [A, ...days('2024-02-30')],
+      /'2024-02-30' is invalid. It must be a day, YYYY-MM-DD; the calendar has no 2024-02-30/,
+    ],
     [[A, ...days(TO, FROM)], /--from 2024-01-04 is after --to 2024-01-02/],
     [[A, ...days(today)], new RegExp(`--to ${today} has not ended yet`)],
     [[A, ...days('2009-12-31', FROM)], /--from 2009-12-31 is before 2010-01-01/],
     [[A, ...days('2023-01-01', '2024-01-02')], /are 367 days; at most 366/],
-    [[A, ...days(FROM), '--rows', '0'], /--rows must be a whole number from 1 on/],
-    [[A, ...days(FROM), '--rows', '2000001'], /--rows must be at most 2000000/],
+    [[A, ...days(FROM), '--rows', '0'], /'0' is invalid. It must be a whole number from 1 to 2000000/],
+    [[A, ...days(FROM), '--rows', '2000001'], /'2000001' is invalid. It must be a whole number from 1 to 2000000/],
     [['etf', ...days(FROM), '--rows', '5'], /--rows applies to trades only/],
     // A Saturday and a Sunday.
     [['etf', ...days('2024-01-06', '2024-01-07')], /No day of --from to --to has a document/],
   ];
   for (const [args, message] of cases) expect(await refused(...args, '--out', out), args.join(' ')).toMatch(message);
-  expect(await refused(A, ...days(FROM))).toMatch(/--out is missing/);
+  expect(await refused(A, ...days(FROM))).toMatch(/required option '--out /);
   await expect(stat(out)).rejects.toThrow('ENOENT');
 });
 

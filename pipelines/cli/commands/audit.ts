@@ -3,25 +3,13 @@
 import { verifyAudit } from '../../../shared/audit/verify.ts';
 import { pruneAudit } from '../../../shared/audit/writer.ts';
 import { auditFolderOf } from '../../../shared/config/settings.ts';
-import { TidemarkError } from '../../../shared/errors.ts';
-import { type Context, openContext } from '../context.ts';
+import { openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, seconds } from '../output.ts';
 
-const ACTIONS: Readonly<Record<string, (context: Context, command: ParsedCommand) => Promise<number>>> = {
-  verify,
-  prune,
-};
-
-export async function runAudit(command: ParsedCommand): Promise<number> {
-  const [action] = command.positionals;
-  const run = ACTIONS[action];
-  if (!run) throw new TidemarkError('USAGE', `audit takes ${Object.keys(ACTIONS).join(' or ')}, not ${action}`);
+export async function verify(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'audit');
-  return await run(context, command);
-}
-
-async function verify({ settings, pool, output }: Context): Promise<number> {
+  const { settings, pool, output } = context;
   const startedAt = performance.now();
   const directory = auditFolderOf(settings);
   // The heads are read first: a chain that grows meanwhile is longer than its recorded head, never shorter.
@@ -42,7 +30,9 @@ async function verify({ settings, pool, output }: Context): Promise<number> {
   return ok ? 0 : 1;
 }
 
-async function prune({ settings, output }: Context, command: ParsedCommand): Promise<number> {
+export async function prune(command: ParsedCommand): Promise<number> {
+  await using context = await openContext(command, 'audit');
+  const { settings, output } = context;
   const dryRun = command.values['dry-run'] === true;
   const days = settings.SVC_AUDIT_LOG_RETENTION_DAYS;
   const directory = auditFolderOf(settings);

@@ -1,5 +1,5 @@
 /**
- * `backfill`, `reingest` and `reparse`: plan documents, publish them to the log, and await the proof of each partition.
+ * `backfill` and `reingest`: plan documents, publish them to the log, and await the proof of each partition.
  */
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/publish-plan.ts';
@@ -9,7 +9,7 @@ import { type Context, openContext } from '../context.ts';
 import { archivedOf, checkSelection, type IngestRequest, ingest, planned } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { SELECTION } from '../options.ts';
+import { SELECTING } from '../options.ts';
 import { Summary, table } from '../output.ts';
 import { selectedFeeds } from '../over-partitions.ts';
 import { settingsFor } from '../pinned.ts';
@@ -18,12 +18,25 @@ import type { WaitingProjector } from '../projector.ts';
 /** While one feed waits for its vendor, the other publishes: a third would have no core of its own. */
 const FEEDS_AT_ONCE = 2;
 
-export async function runBackfill(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
+export const runBackfill = (command: ParsedCommand, waiting?: WaitingProjector): Promise<number> =>
+  fromSources(command, 'backfill', waiting);
+
+export async function runReingest(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
+  if (command.values.kept === true) return await fromArchive(command, waiting);
+  if (command.values.reason === undefined)
+    throw new TidemarkError('USAGE', 'reingest needs --reason: it is kept in the ledger');
+  return await fromSources(command, 'reingest', waiting);
+}
+
+async function fromSources(
+  command: ParsedCommand,
+  kind: 'backfill' | 'reingest',
+  waiting: WaitingProjector | undefined,
+): Promise<number> {
   const { reason, compare } = command.values as { reason?: string; compare?: boolean };
-  const kind = reason === undefined ? 'backfill' : 'reingest';
   const named = command.positionals.includes('all') ? [] : selectedFeeds(command.positionals, {} as never);
   for (const feed of named) checkSelection(feed, selectionFor(feed, command, named.length > 1));
-  await using context = await openContext(command, 'backfill');
+  await using context = await openContext(command, kind);
   const chosen = selectedFeeds(command.positionals, context.settings);
   await settingsFor(context, chosen);
   const requestOf = (feed: Feed): IngestRequest => {
@@ -48,16 +61,19 @@ export async function runBackfill(command: ParsedCommand, waiting?: WaitingProje
 }
 
 /** Parses archived documents again. Publishes missing partitions; with a reason, replaces those that differ. */
-export async function runReparse(command: ParsedCommand, waiting?: WaitingProjector): Promise<number> {
-  const feed = feedOf(command.positionals[0]);
-  const { reason } = command.values as { reason?: string };
-  const options = Object.fromEntries(Object.keys(SELECTION).map((name) => [name, command.values[name] as string]));
+async function fromArchive(command: ParsedCommand, waiting: WaitingProjector | undefined): Promise<number> {
+  const { positionals, values } = command;
+  if (positionals.length > 1) throw new TidemarkError('USAGE', '--kept takes one feed');
+  if (values['dry-run'] === true) throw new TidemarkError('USAGE', '--kept has no plan to show: leave --dry-run out');
+  const feed = feedOf(positionals[0]);
+  const { reason } = values as { reason?: string };
+  const options = Object.fromEntries(SELECTING.map((name) => [name, values[name] as string]));
   const selection = { options, reingest: reason !== undefined };
   checkSelection({ name: feed.name, options: archivedOf(feed).options }, selection);
-  await using context = await openContext(command, 'reparse');
-  const summary = new Summary('reparse', [feed], context.output);
+  await using context = await openContext(command, 'reingest');
+  const summary = new Summary('reingest', [feed], context.output);
   const request = {
-    kind: 'reparse',
+    kind: 'reingest',
     line: command.line,
     selection,
     reason,
@@ -100,7 +116,7 @@ async function inParallel<T>(items: readonly T[], limit: number, work: (item: T)
 /** With several feeds, each takes the options that it knows; a single feed refuses unknown ones. */
 function selectionFor(feed: Feed, { values, positionals }: ParsedCommand, several: boolean): Selection {
   const known = new Set([...feed.options.required, ...(feed.options.optional ?? [])]);
-  const given = Object.keys(SELECTION).filter((name) => values[name] !== undefined);
+  const given = SELECTING.filter((name) => values[name] !== undefined);
   const taken = several ? given.filter((name) => known.has(name)) : given;
   if (several && given.length > 0 && taken.length === 0 && !positionals.includes('all')) {
     throw new TidemarkError('USAGE', `${feed.name} does not take ${given.map((name) => `--${name}`).join(' ')}`);

@@ -1,4 +1,4 @@
-/** `export-worker`: runs the export part of the service in a child process, which is restarted when it dies. */
+/** `up --only exports`: runs the export part of the service in a child process, which is restarted when it dies. */
 import { once } from 'node:events';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { exportRootOf } from '../../../shared/config/settings.ts';
@@ -47,7 +47,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   const root = exportRootOf(settings);
   const concurrency = settings.SVC_EXPORT_MAX_CONCURRENCY;
   output.answer(
-    { command: 'export-worker', ok: true, pid, export_root: root, concurrency },
+    { command: 'up', only: 'exports', ok: true, pid, export_root: root, concurrency },
     () =>
       `Running exports, up to ${concurrency} at once, into ${root}. Ctrl-C returns running exports to the queue and stops.`,
   );

@@ -1,6 +1,6 @@
 /**
  * `follow`: publishes new data of every source as it appears, at each source's own interval. Each feed is a task that
- * restarts after a fault with growing pauses and does not affect the others. `runs` shows their state.
+ * restarts after a fault with growing pauses and does not affect the others. `status --runs` shows their state.
  */
 
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -172,7 +172,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
   await run.end('interrupted');
 }
 
-/** Records the state for `runs`: the last fault stays until a unit succeeds. @returns consecutive faults. */
+/** Records the state for `status --runs`: the last fault stays until a unit succeeds. @returns consecutive faults. */
 async function recordUnit(run: RunRecorder, unit: UnitResult, faulty: number): Promise<number> {
   const { state, code, reason, repeated } = unit;
   if (state === 'proved' || state === 'unchanged' || repeated) {

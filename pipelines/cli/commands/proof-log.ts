@@ -17,24 +17,13 @@ import { openCheckpoint, parseVerifier, type Signer } from '../../../shared/proo
 import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { makeTiles, signedTree } from '../../proof-log/sequencer.ts';
-import { type Context, openContext } from '../context.ts';
+import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 
-const ACTIONS: Readonly<Record<string, (context: Context, command: ParsedCommand) => Promise<number>>> = {
-  rotate,
-  restored,
-};
-
-export async function runProofLog(command: ParsedCommand): Promise<number> {
-  const [action] = command.positionals;
-  const run = ACTIONS[action];
-  if (!run) throw new TidemarkError('USAGE', `proof-log takes ${Object.keys(ACTIONS).join(' or ')}, not ${action}`);
+export async function rotate(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'proof-log');
-  return await run(context, command);
-}
-
-async function rotate({ settings, databaseUrls, output }: Context): Promise<number> {
+  const { settings, databaseUrls, output } = context;
   const folder = proofLogFolderOf(settings);
   const isSet = settings.SVC_PROOF_LOG_KEY !== undefined;
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log rotate' });
@@ -52,9 +41,10 @@ async function rotate({ settings, databaseUrls, output }: Context): Promise<numb
   return 0;
 }
 
-async function restored({ settings, databaseUrls, output }: Context, command: ParsedCommand): Promise<number> {
-  const reason = command.values.reason as string | undefined;
-  if (!reason) throw new TidemarkError('USAGE', 'proof-log restored needs --reason, which the log keeps');
+export async function restored(command: ParsedCommand): Promise<number> {
+  const reason = command.values.reason as string;
+  await using context = await openContext(command, 'proof-log');
+  const { settings, databaseUrls, output } = context;
   const folder = proofLogFolderOf(settings);
   const signer = await loadSigner(folder, settings.SVC_PROOF_LOG_KEY);
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log restored' });

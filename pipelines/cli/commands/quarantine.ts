@@ -1,7 +1,4 @@
-/**
- * `quarantine`: lists partitions in quarantine and why. `release`: takes one out. `ledger`: lists deliberate acts and
- * refusals.
- */
+/** `quarantine list` and `release`: partitions in quarantine and why; takes one out. `ledger`: deliberate acts and refusals. */
 
 import type { Pool } from 'pg';
 import { type Catalog, record } from '../../../shared/db/catalog.ts';
@@ -72,7 +69,7 @@ async function describe(pool: Pool, dataset: DatasetDefinition, row: PartitionRo
 const remedyOf = ({ key }: DatasetDefinition, { partitionKey }: PartitionRow, by: string): string =>
   by === 'verify'
     ? `./tidemark replay ${key} --partition ${partitionKey}`
-    : `once its source is fixed: ./tidemark release ${key} ${partitionKey} --reason "...", then ./tidemark backfill`;
+    : `once its source is fixed: ./tidemark quarantine release ${key} ${partitionKey} --reason "...", then ./tidemark backfill`;
 
 export interface ReleaseNeeds {
   readonly dataset: DatasetDefinition;
@@ -160,7 +157,7 @@ const MAX_LISTED = 1000;
 
 const chosen = (name: string | undefined) => (name === undefined ? fedDatasets() : [datasetOf(name)]);
 
-export async function runQuarantine(command: ParsedCommand): Promise<number> {
+export async function listQuarantined(command: ParsedCommand): Promise<number> {
   const [name, partition] = command.positionals;
   const datasets = chosen(name);
   await using context = await openContext(command, 'quarantine');
@@ -176,7 +173,7 @@ export async function runQuarantine(command: ParsedCommand): Promise<number> {
   if (partition !== undefined && partitions.length === 0) {
     throw new TidemarkError('PARTITION_UNKNOWN', `${name} ${partition} is not in quarantine`);
   }
-  context.output.answer({ command: 'quarantine', ok: true, total, partitions }, () =>
+  context.output.answer({ command: 'quarantine', action: 'list', ok: true, total, partitions }, () =>
     partitions.length === 0 ? 'No partition is in quarantine.' : [...partitions.map(linesOf), ...cut].join('\n\n'),
   );
   return EXIT.DONE;
@@ -184,7 +181,7 @@ export async function runQuarantine(command: ParsedCommand): Promise<number> {
 
 const cutLine = ({ key }: DatasetDefinition, total: number): string =>
   `${key}: ${grouped(total)} partitions are in quarantine, of which the first ${grouped(MAX_LISTED)} are listed; ` +
-  `any other is shown by ./tidemark quarantine ${key} <partition>`;
+  `any other is shown by ./tidemark quarantine list ${key} <partition>`;
 
 function linesOf(one: Quarantined): string {
   const lines = [
@@ -199,22 +196,24 @@ function linesOf(one: Quarantined): string {
   return lines.join('\n');
 }
 
-export async function runRelease(command: ParsedCommand): Promise<number> {
+export async function releaseQuarantined(command: ParsedCommand): Promise<number> {
   const [name, partition] = command.positionals;
   const dataset = datasetOf(name);
-  await using context = await openContext(command, 'release');
+  await using context = await openContext(command, 'quarantine release');
   await using client = await connect({
     url: context.databaseUrls.ingest,
-    name: 'tidemark release',
+    name: 'tidemark quarantine release',
     signal: context.signal,
   });
   const { catalog } = context;
   const needs = { dataset, client, catalog, projection: projectionOf(dataset) };
   const released = await release(partition, command.values.reason as string, needs);
-  context.output.answer({ command: 'release', ok: true, dataset: dataset.key, ...released }, () =>
-    released.state === 'proved'
-      ? `${partition} matches its manifest again: its ${grouped(released.rows)} rows are served.`
-      : `${partition} is removed; the next backfill fetches it again.`,
+  context.output.answer(
+    { command: 'quarantine', action: 'release', ok: true, dataset: dataset.key, ...released },
+    () =>
+      released.state === 'proved'
+        ? `${partition} matches its manifest again: its ${grouped(released.rows)} rows are served.`
+        : `${partition} is removed; the next backfill fetches it again.`,
   );
   return EXIT.DONE;
 }

@@ -19,8 +19,6 @@ import { createOutput, table } from '../output.ts';
 
 /** A year; a longer range is probably a mistyped day. */
 const MAX_DAYS = 366;
-/** Exchange C's lines are sorted in memory and take some 300 bytes each. */
-const MAX_ROWS = 2_000_000;
 /** Bitcoin was not traded before, and times of 13 digits begin in 2001. */
 const FIRST_DAY = '2010-01-01';
 /** A folder inside the target, so that renaming out of it stays on one file system. */
@@ -88,7 +86,6 @@ function checkRows(feed: Feed, rows: string | undefined): void {
   if (feed.datasets[0].kind !== 'spot_trades') {
     throw new TidemarkError('USAGE', `--rows applies to trades only; ${feed.name} determines its own rows`);
   }
-  if (Number(rows) > MAX_ROWS) throw new TidemarkError('USAGE', `--rows must be at most ${MAX_ROWS}, got ${rows}`);
 }
 
 /**

@@ -3,7 +3,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
-import { explain } from '../../../shared/errors.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import {
   type ColumnstoreTable,
@@ -93,6 +93,9 @@ async function offsetBreaks(pool: Pool, dataset: DatasetDefinition) {
 type Status = Awaited<ReturnType<typeof datasetStatus>>;
 
 export async function runStatus(command: ParsedCommand): Promise<number> {
+  const { runs, open, limit } = command.values;
+  if (runs === true) return await showRuns(command);
+  if (open === true || limit !== undefined) throw new TidemarkError('USAGE', '--open and --limit are of --runs');
   const asked = command.positionals[0];
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
@@ -194,11 +197,12 @@ function describeLag({ frames, events, event_time_seconds: seconds, oldest_secon
   return `${frames} messages, ${grouped(events)} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
 }
 
-export async function runRuns(command: ParsedCommand): Promise<number> {
+async function showRuns(command: ParsedCommand): Promise<number> {
+  if (command.positionals.length > 0) throw new TidemarkError('USAGE', '--runs takes no dataset');
   const limit = Number(command.values.limit ?? 20);
-  await using context = await openContext(command, 'runs');
+  await using context = await openContext(command, 'status');
   const runs = command.values.open === true ? await openRuns(context.pool) : await latestRuns(context.pool, limit);
-  context.output.answer({ command: 'runs', ok: true, runs }, () =>
+  context.output.answer({ command: 'status', ok: true, runs }, () =>
     runs.length === 0
       ? 'Nothing.'
       : table(

@@ -173,6 +173,7 @@ function lineOf(dataset: string, { partitions, rows }: { partitions: number; row
 const LISTEN_TIMEOUT_MS = 60_000;
 
 export async function runUp(command: ParsedCommand): Promise<number> {
+  if (command.values.only === 'exports') return await (await import('./export-worker.ts')).runExportWorker(command);
   const startedAt = performance.now();
   const { settings } = settingsOf(command, { required: requiredByUp });
   const turn = await turnOf(command, settings.SVC_STATE_DIR);

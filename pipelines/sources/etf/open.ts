@@ -279,7 +279,7 @@ async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promi
   };
 }
 
-/** Older archived documents need the command `reparse`. */
+/** Older archived documents need `reingest --kept`. */
 const LOOK_BACK_MS = 7 * DAY_MS;
 
 /** A fund and the address of its documents. */
@@ -417,7 +417,7 @@ function pastDays(fund: Located, from: string | undefined, to: string | undefine
       `before ${today}`,
       new TidemarkError(
         'SOURCE_NOT_FOUND',
-        `the issuer serves only today's document; for earlier ones use a folder of archived documents (a file:// base URL) or reparse`,
+        `the issuer serves only today's document; for earlier ones use a folder of archived documents (a file:// base URL) or reingest --kept`,
       ),
     ),
   ];

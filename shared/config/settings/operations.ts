@@ -119,7 +119,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role that owns it, for migrations, `keys` and `read-role`; unset: SVC_DATABASE_URL.',
+    doc: 'The same database through the role that owns it, for migrations, `keys` and `rights read-role`; unset: SVC_DATABASE_URL.',
   },
   SVC_DATABASE_SERVE_URL: {
     group: 'Stack',
@@ -133,7 +133,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL, whose role must then be allowed to run exports. `tidemark_ingest` is not.',
+    doc: 'The same database through the role of the workers that `up --only exports` starts; unset: SVC_DATABASE_URL, whose role must then be allowed to run exports. `tidemark_ingest` is not.',
   },
   SVC_DATABASE_MONITOR_URL: {
     group: 'Stack',

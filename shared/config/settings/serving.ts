@@ -245,7 +245,7 @@ export const EXPORTS = {
     group: 'Exports',
     kind: 'boolean',
     default: 'true',
-    doc: 'Whether the HTTP service runs exports itself; false: only `./tidemark export-worker` runs them.',
+    doc: 'Whether the HTTP service runs exports itself; false: only `./tidemark up --only exports` runs them.',
   },
   SVC_EXPORT_ROOT_DIR: {
     group: 'Exports',

@@ -1,46 +1,11 @@
+/** `migrate`: the roles, the schema and the streams. */
 import { loadSettings } from '../../../shared/config/load.ts';
 import { connect } from '../../../shared/db/connect.ts';
-import {
-  applyRoles,
-  makeReadRole,
-  provisionRoles,
-  readTables,
-  rolePasswords,
-  roleStatements,
-} from '../../../shared/db/roles.ts';
+import { applyRoles, provisionRoles, rolePasswords } from '../../../shared/db/roles.ts';
 import { openContext } from '../context.ts';
 import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput } from '../output.ts';
 import { makeEverything } from '../streams.ts';
-
-export async function runReadRole(command: ParsedCommand): Promise<number> {
-  const [role] = command.positionals;
-  if (command.values.sql === true) {
-    const statements = roleStatements(role, { create: true, password: undefined });
-    statements.push(`insert into read_roles (role) values ('${role}') on conflict do nothing`);
-    createOutput(command).answer({ command: 'read-role', ok: true, role, sql: statements }, () =>
-      [...statements.map((statement) => `${statement};`), `\\password ${role}`].join('\n'),
-    );
-    return 0;
-  }
-  await using context = await openContext(command, 'read-role');
-  await using client = await connect({
-    url: context.databaseUrls.owner,
-    name: 'tidemark read-role',
-    signal: context.signal,
-  });
-  const { created, password } = await makeReadRole(client, role, command.values.rotate === true);
-  const answer = { command: 'read-role', ok: true, role, created, password: password ?? null, tables: readTables() };
-  context.output.answer(answer, () =>
-    [
-      `role      ${role}, ${created ? 'created' : 'up to date'}; may read ${answer.tables.length} tables and write none`,
-      password === undefined ? 'password  unchanged; --rotate sets a new one' : `password  ${password}`,
-      `setting   SVC_BYOK_DATABASE_ROLE=${role}`,
-    ].join('\n'),
-  );
-  return 0;
-}
 
 /**
  * If a superuser's URL is set: creates the roles that the other URLs name, before any process connects as one of them.
