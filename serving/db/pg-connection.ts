@@ -8,7 +8,6 @@
 
 import { connect as connectSocket, Socket } from 'node:net';
 import type pg from 'pg';
-import installedPg from 'pg/package.json' with { type: 'json' };
 import { DatabaseClient, KEEP_ALIVE } from '../../shared/db/connect.ts';
 import {
   checkOids,
@@ -18,7 +17,6 @@ import {
   encodeClose,
   encodeStatement,
   FROM_SERVER,
-  Inbox,
   ServerFault,
   type Statement,
   SYNC,
@@ -121,8 +119,8 @@ export interface PgConnectionOptions {
 }
 
 /**
- * Receives the rows of one statement. `at` is the first cell, after the column count; `length` is the size of the cells. The
- * bytes are valid during the call: the connection uses their memory again.
+ * Receives the rows of one statement. `at` is the first cell, after the column count; `length` is the size of the cells.
+ * Whoever keeps the bytes after the call copies them: they are part of a whole chunk.
  */
 export interface RowSink {
   row(view: DataView, bytes: Buffer, at: number, length: number): void;
@@ -171,22 +169,9 @@ interface ActiveBatch {
   readonly reject: (error: unknown) => void;
 }
 
-/** The version of `pg` whose internals (`PgInternals`) this file uses. */
-export const PG_VERSION = '8.23.1';
-
-const PG_REMEDY = `serving/db/pg-connection.ts uses internals of pg ${PG_VERSION}. Install that version; or compare \
-PgInternals with the new version, run the tests and the bench "query", and change PG_VERSION`;
-
-/** @throws Error unless the installed version is the one that this file is written for */
-export function requirePgVersion(installed: string): void {
-  if (installed !== PG_VERSION) throw new Error(`pg ${installed} is installed, but ${PG_REMEDY}`);
-}
-
-// The process checks this at its start, before a reader could find that rows do not arrive.
-requirePgVersion(installedPg.version);
-
-interface PgInternals {
-  readonly connection: { readonly stream: Socket; listenerCount(event: string): number };
+/** What this file takes over of a client that `pg` has connected. */
+interface ConnectedClient {
+  readonly connection: { readonly stream: Socket };
   /** Null where a proxy sent no key. */
   readonly processID: number | null;
   readonly secretKey: number | null;
@@ -194,22 +179,9 @@ interface PgInternals {
   readonly port: number;
 }
 
-/** Events of `pg` when the server asks for the password. */
-const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
-
-/**
- * Call it after `connect()` has added pg's listeners and before any other code adds one: a caller's password counts as
- * checked only when such an event comes.
- * @throws Error where pg itself does not listen to these events
- */
-function requirePasswordEvents({ connection }: pg.Client): void {
-  const areListenedTo = PASSWORD_REQUESTS.every((event) => (connection?.listenerCount?.(event) ?? 0) > 0);
-  if (!areListenedTo) throw new Error(`pg's connection events differ: ${PG_REMEDY}`);
-}
-
-/** @throws Error naming the members of a connected client that are not what this file expects */
-export function internalsOf(client: object): PgInternals {
-  const { connection, processID, secretKey, host, port } = client as Partial<PgInternals>;
+/** @throws Error naming the members that another version of `pg` has in another form */
+export function takenOver(client: object): ConnectedClient {
+  const { connection, processID, secretKey, host, port } = client as Partial<ConnectedClient>;
   const isKey = (value: unknown) => value === null || typeof value === 'number';
   const expectations = {
     'connection.stream': connection?.stream instanceof Socket && connection.stream.listenerCount('data') === 1,
@@ -219,8 +191,11 @@ export function internalsOf(client: object): PgInternals {
     port: typeof port === 'number',
   };
   const unexpected = Object.entries(expectations).flatMap(([member, holds]) => (holds ? [] : [member]));
-  if (unexpected.length > 0) throw new Error(`pg's ${unexpected.join(', ')} differ: ${PG_REMEDY}`);
-  return client as PgInternals;
+  if (unexpected.length === 0) return client as ConnectedClient;
+  throw new Error(
+    `${unexpected.join(', ')} of the client of pg is not what serving/db/pg-connection.ts reads rows from. Install the \
+version of pg that package-lock.json has: npm ci`,
+  );
 }
 
 /**
@@ -233,49 +208,43 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
 /** @throws ConnectFault, or UnprovedCredentials of a caller */
-async function connectedClient(
-  { url: text, name, connectTimeoutMs, caller }: PgConnectionOptions,
-  stream: Socket,
-): Promise<pg.Client> {
+async function connectedClient({ url: text, name, connectTimeoutMs, caller }: PgConnectionOptions): Promise<pg.Client> {
   const url = new URL(text);
+  let wasAsked = caller === undefined;
   if (caller) {
     url.username = encodeURIComponent(caller.user);
-    url.password = encodeURIComponent(caller.password);
+    url.password = '';
   }
   const client = new DatabaseClient({
     connectionString: url.href,
     application_name: name,
     connectionTimeoutMillis: connectTimeoutMs,
     ...KEEP_ALIVE,
-    stream: () => stream,
   });
   client.on('error', () => {});
-  let wasAsked = false;
-  // `connect` adds pg's listeners before it returns, and the server's first answer comes in a later turn.
-  const connected = client.connect();
-  try {
-    requirePasswordEvents(client);
-  } catch (error) {
-    connected.catch(() => {});
-    client.end().catch(() => {});
-    throw error;
+  if (caller) {
+    // `pg` calls it when the server asks for the password. As an option it would give way to the empty one of the URL.
+    const password = () => {
+      wasAsked = true;
+      return caller.password;
+    };
+    Object.assign(client, { password });
   }
-  for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (wasAsked = true));
   try {
-    await connected;
+    await client.open();
   } catch (cause) {
     throw new ConnectFault(cause);
   }
-  if (caller && !wasAsked) {
-    client.end().catch(() => {});
-    throw new UnprovedCredentials('the database does not ask for a password');
-  }
-  return client;
+  if (wasAsked) return client;
+  client.end().catch(() => {});
+  throw new UnprovedCredentials('the database does not ask for a password');
 }
 
 /** Prepared statements per connection: a few of the service's own, and reads of the newest rows. */
 const MAX_PREPARED = 64;
 
+/** The letter and the size of a message. */
+const HEAD_BYTES = 5;
 /** A message larger than any row can be means that the stream is corrupt. */
 const MAX_MESSAGE_BYTES = 1024 * 1024 * 1024;
 
@@ -283,12 +252,17 @@ export class PgConnection {
   /** PostgreSQL's letter: idle (I), in a transaction (T), or in a failed one (E). */
   status: 'I' | 'T' | 'E' = 'I';
   readonly #socket: Socket;
-  readonly #target: PgInternals;
+  readonly #target: ConnectedClient;
   /** Prepared statements by their text, the least recently used first. */
   readonly #prepared = new Map<string, PreparedStatement>();
   #names = 0;
   #active: ActiveBatch | undefined;
   #closed = false;
+  /** Chunks that have arrived, from the start of a message that is not complete. */
+  #undecoded: Buffer[] = [];
+  #undecodedBytes = 0;
+  /** As many bytes as that message has, once its head is there. */
+  #wantedBytes = HEAD_BYTES;
   readonly #scheduler: FairScheduler;
   /** Work since the connection last gave way to others. */
   #workedMs = 0;
@@ -297,29 +271,21 @@ export class PgConnection {
   /** It took a slice of work in the transaction that is open. What opens the connection is no read. */
   #isLong = true;
 
-  private constructor(client: PgInternals, scheduler: FairScheduler, inbox: Inbox, plainSocket: Socket) {
+  private constructor(client: ConnectedClient, scheduler: FairScheduler) {
     this.#target = client;
     this.#scheduler = scheduler;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
-    inbox.deliver = (bytes) => this.#onData(bytes);
-    // Under TLS `pg` reads another socket, which decrypts what the plain one reads.
-    if (this.#socket !== plainSocket) this.#socket.on('data', (chunk: Buffer) => inbox.take(chunk));
+    this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
     this.#socket.on('close', () => this.#onClose());
   }
 
   /** @throws ConnectFault, or UnprovedCredentials of a caller */
   static async open(options: PgConnectionOptions): Promise<PgConnection> {
-    // What arrives before the connection is open is for `pg`, which keeps it.
-    const inbox = new Inbox((bytes) => {
-      socket.emit('data', Buffer.from(bytes));
-      return { decoded: bytes.length, next: 0 };
-    });
-    const socket = inbox.createSocket();
-    const client = await connectedClient(options, socket);
+    const client = await connectedClient(options);
     let connection: PgConnection;
     try {
-      connection = new PgConnection(internalsOf(client), options.scheduler, inbox, socket);
+      connection = new PgConnection(takenOver(client), options.scheduler);
     } catch (error) {
       client.end().catch(() => {});
       throw error;
@@ -436,13 +402,21 @@ export class PgConnection {
     active?.reject(new ConnectionLost('the database closed the connection'));
   }
 
-  #onData(bytes: Buffer): ReturnType<Inbox['deliver']> {
+  #onData(chunk: Buffer): void {
+    this.#undecoded.push(chunk);
+    this.#undecodedBytes += chunk.length;
+    // A message wider than a chunk is put together once, when all of it is there.
+    if (this.#undecodedBytes < this.#wantedBytes) return;
+    const bytes = this.#undecoded.length === 1 ? chunk : Buffer.concat(this.#undecoded);
     const startedAt = performance.now();
     const decoded = this.#receive(bytes);
     this.#workedMs += performance.now() - startedAt;
+    const rest = bytes.subarray(decoded);
+    this.#undecoded = rest.length > 0 ? [rest] : [];
+    this.#undecodedBytes = rest.length;
+    this.#wantedBytes = rest.length >= HEAD_BYTES ? rest.readInt32BE(1) + 1 : HEAD_BYTES;
     if (!this.#active) this.#workedMs = 0;
     else if (this.#workedMs >= SLICE_MS) this.#giveWay();
-    return { decoded, next: bytes.length - decoded >= 5 ? bytes.readInt32BE(decoded + 1) + 1 : 0 };
   }
 
   #receive(bytes: Buffer): number {
@@ -461,15 +435,16 @@ export class PgConnection {
   #decode(bytes: Buffer): number {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     let at = 0;
-    while (bytes.length - at >= 5) {
+    while (bytes.length - at >= HEAD_BYTES) {
       const size = view.getInt32(at + 1) + 1;
-      if (size < 5 || size > MAX_MESSAGE_BYTES) throw new ConnectionLost('the database sent an invalid message');
+      if (size < HEAD_BYTES || size > MAX_MESSAGE_BYTES)
+        throw new ConnectionLost('the database sent an invalid message');
       if (bytes.length - at < size) break;
       const active = this.#active;
       if (bytes[at] === FROM_SERVER.dataRow) {
-        active?.steps[active.at].sink?.row(view, bytes, at + 7, size - 7);
+        active?.steps[active.at].sink?.row(view, bytes, at + HEAD_BYTES + 2, size - HEAD_BYTES - 2);
       } else if (active) {
-        this.#control(active, bytes[at], bytes.subarray(at + 5, at + size));
+        this.#control(active, bytes[at], bytes.subarray(at + HEAD_BYTES, at + size));
       }
       at += size;
     }

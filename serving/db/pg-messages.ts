@@ -1,5 +1,4 @@
 /** Messages to and from PostgreSQL, and the values that they bind in its binary format. */
-import { Socket } from 'node:net';
 import { assert } from '../../shared/errors.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 
@@ -230,53 +229,3 @@ function message(code: number, ...parts: readonly Buffer[]): Buffer {
 }
 
 const cString = (text: string) => Buffer.from(`${text}\0`);
-
-/** What one read of a socket takes at most: rows that are rendered in a tenth of a millisecond, because a read is not cut. */
-const READ_BYTES = 16 * 1024;
-
-/**
- * What has arrived on a connection and is not decoded yet. The socket reads into memory that is used again: for reads of its own
- * Node allocates 64 KiB each, and V8 collected the whole heap eight times for a million rows.
- */
-export class Inbox {
-  #bytes = Buffer.allocUnsafeSlow(2 * READ_BYTES);
-  #filled = 0;
-  /** Decodes complete messages. @returns their size, and the size of the message after them, 0 while it is unknown. */
-  deliver: (bytes: Buffer) => { readonly decoded: number; readonly next: number };
-
-  constructor(deliver: Inbox['deliver']) {
-    this.deliver = deliver;
-  }
-
-  /** A socket that reads into this memory. */
-  createSocket(): Socket {
-    const buffer = () => this.#bytes.subarray(this.#filled, this.#filled + READ_BYTES);
-    const callback = (count: number) => {
-      this.#arrived(count);
-      return true;
-    };
-    return new Socket({ onread: { buffer, callback } });
-  }
-
-  /** Takes a chunk of a socket that reads into memory of its own. */
-  take(chunk: Buffer): void {
-    for (let from = 0; from < chunk.length; from += READ_BYTES) {
-      const part = chunk.subarray(from, from + READ_BYTES);
-      this.#bytes.set(part, this.#filled);
-      this.#arrived(part.length);
-    }
-  }
-
-  /** Leaves the rest at the start of the memory, with room for another read after it. */
-  #arrived(count: number): void {
-    const filled = this.#filled + count;
-    const bytes = this.#bytes;
-    const { decoded, next } = this.deliver(bytes.subarray(0, filled));
-    this.#filled = filled - decoded;
-    if (decoded === 0 && filled + READ_BYTES <= bytes.length) return;
-    // A wide message gets memory as it arrives: its length alone, which may be wrong, takes none.
-    const size = Math.max(READ_BYTES, Math.min(next, 2 * this.#filled)) + READ_BYTES;
-    if (size !== bytes.length) this.#bytes = Buffer.allocUnsafeSlow(size);
-    bytes.copy(this.#bytes, 0, decoded, filled);
-  }
-}

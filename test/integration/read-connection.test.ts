@@ -1,4 +1,4 @@
-/** The read connection reads its socket into memory that it uses again: rows arrive whole, however wide and however cut. */
+/** The read connection reads rows from its socket: they arrive whole, however wide and however cut. */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { array, int4 } from '../../serving/db/pg-messages.ts';
 import { given } from '../support/given.ts';
 import { createTestEnv, type TestEnv, temporaryDir } from '../support/stack.ts';
 
-/** Widths of texts: about one read of a socket, about the connection's memory, far more than both, and small ones between. */
+/** Widths of texts: around the sizes of a TLS record and of what one read of a socket takes, far more, and small ones between. */
 const WIDTHS = [
   ...[0, 1, 100, 16_360, 16_377, 16_384, 16_400, 32_700, 32_768, 32_800, 65_536, 131_072, 3_000_000, 17, 9_000_000, 5],
   ...Array.from({ length: 20_000 }, (_, row) => (row * 7919) % 300),
