@@ -164,7 +164,7 @@ function fail(message: string): never {
 
 const SETTING_ENTRIES = Object.entries(SETTINGS) as [SettingName, Setting][];
 /** The settings that the first proof pins. */
-const PINNED = new Set([...DATASETS.values()].flatMap(({ pinned = {} }) => Object.keys(pinned)));
+const PINNED = new Set([...DATASETS.values()].flatMap(({ pinned = [] }) => pinned));
 const groups = () => Map.groupBy(SETTING_ENTRIES, ([, setting]) => setting.group);
 
 function envExample(): string {

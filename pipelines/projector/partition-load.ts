@@ -196,8 +196,8 @@ export class PartitionLoad {
   }
 
   /**
-   * The COPY into the chunk that the frame lies in, or into the hypertable if none holds all of it, which happens where chunks
-   * of earlier releases divide the day. The chunk's constraint refuses rows whose times the header misstates.
+   * The COPY into the chunk that the frame lies in, or into the hypertable if none holds all of it, which happens where others
+   * made chunks that divide the day. The chunk's constraint refuses rows whose times the header misstates.
    */
   async #copyFor(header: FrameHeader): Promise<CopySeries> {
     const { native } = this.#tables;

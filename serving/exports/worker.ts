@@ -339,7 +339,7 @@ interface RunDeps extends ArtifactDeps {
 /** Runs one export: parses its request again, checks its rights again, and reads what is proved now. */
 export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
   return async (row, { directory, signal, onProgress }) => {
-    // A request that was valid when it was accepted may name a field that an upgrade removed.
+    // A request that was valid when it was accepted may name a field that another release lacks.
     const parsed = parseExport(row.request);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { subject: request, format, compression, csvFormulas, datasets } = parsed.value;

@@ -190,16 +190,6 @@ export class Catalog {
     return new Map(rows.map(({ metric_id, value_text }) => [metric_id, value_text]));
   }
 
-  /** Those of the partitions of metrics that hold a row whose provenance lacks a member: earlier releases did not write it. */
-  async partitionsWithout(dataset: DatasetDefinition, keys: readonly string[], member: string): Promise<string[]> {
-    const rows = await this.#query<{ partition_key: string }>(
-      `select distinct partition_key from ${dataset.native.table}
-       where partition_key = any ($1::text[]) and not (provenance_json::jsonb ? $2)`,
-      [keys, member],
-    );
-    return rows.map(({ partition_key }) => partition_key);
-  }
-
   /** The heights of stored blocks that do not follow the block stored below them, in order. A whole chain takes 0.6 s. */
   async chainBreaks(headers: DatasetDefinition): Promise<number[]> {
     const found = await this.#query<{ height: string }>(

@@ -29,9 +29,7 @@ export interface PinConflict {
 
 type Datasets = readonly Pick<DatasetDefinition, 'pinned'>[];
 
-const namesOf = (datasets: Datasets): string[] => [
-  ...new Set(datasets.flatMap(({ pinned = {} }) => Object.keys(pinned))),
-];
+const namesOf = (datasets: Datasets): string[] => [...new Set(datasets.flatMap(({ pinned = [] }) => pinned))];
 
 /** What the settings select of the datasets' sources; a manifest states it. */
 export const selectedValues = (settings: Settings, datasets: Datasets): PinnedValues =>
@@ -83,11 +81,10 @@ export function withPins(
 }
 
 /** What a manifest says of the settings that its document was selected by. */
-export const statedValues = ({ pinned = {} }: Pick<DatasetDefinition, 'pinned'>, manifest: Manifest): PinnedValues =>
+export const statedValues = ({ pinned = [] }: Pick<DatasetDefinition, 'pinned'>, manifest: Manifest): PinnedValues =>
   Object.fromEntries(
-    Object.entries(pinned).flatMap(([name, { pattern, value: named }]) => {
-      const [match, group] = pattern.exec(manifest.document.name) ?? [];
-      const value = manifest.pinned?.[name] ?? (match && (named ?? group));
+    pinned.flatMap((name) => {
+      const value = manifest.pinned?.[name];
       return value === undefined ? [] : [[name, value]];
     }),
   );
@@ -134,31 +131,4 @@ export async function pinSettings(
       { details: { setting, pinned: pin.value, given: value } },
     );
   }
-}
-
-/** Proved partitions whose document was selected by another value than the pinned one: proved before the value was pinned. */
-export interface Foreign {
-  readonly pin: Pin;
-  readonly value: string;
-  readonly partitions: number;
-  /** The lowest key of them. */
-  readonly first: string;
-}
-
-export async function foreignPartitions(client: ClientBase, dataset: DatasetDefinition): Promise<Foreign[]> {
-  const found: Foreign[] = [];
-  for (const pin of await readPins(client, [dataset])) {
-    const named = dataset.pinned?.[pin.setting];
-    const { rows } = await client.query<{ value: string; partitions: number; first: string }>(
-      `select value, count(*)::int4 as partitions, min(partition_key) as first from (
-         select partition_key, coalesce(manifest -> 'pinned' ->> $2,
-             case when manifest -> 'document' ->> 'name' ~ $3 then coalesce($5, substring(manifest -> 'document' ->> 'name' from $3)) end
-           ) as value
-         from partitions where dataset_id = $1 and state = 'proved' and not synthetic) p
-       where value <> $4 group by value order by value`,
-      [dataset.number, pin.setting, named?.pattern.source, pin.value, named?.value],
-    );
-    found.push(...rows.map((row) => ({ pin, ...row })));
-  }
-  return found;
 }

@@ -76,7 +76,7 @@ export const partitions = pgTable('partitions', {
   verifiedAt: at('verified_at'),
   /** Digest of the kept klines; null where none are kept. */
   klinesSha256: text('klines_sha256'),
-  /** Smallest and largest values by column; null where the rows were loaded before ranges were kept. */
+  /** Smallest and largest values by column. */
   valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
 });
 

@@ -150,7 +150,7 @@ interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 's
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly provedAtMs: number;
-  /** Its leaf in the proof log: null where it was proved before the log was kept; the index is null until it has one. */
+  /** Its leaf in the proof log: null where somebody removed it; the index is null until it has one. */
   readonly leaf: { readonly index: number | null; readonly body: string } | null;
 }
 

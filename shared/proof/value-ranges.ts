@@ -78,8 +78,7 @@ async function foundRanges(
 }
 
 /**
- * Compares the kept ranges of a partition with its stored rows. @returns what differs, in words; undefined if nothing does or
- * no ranges are kept.
+ * Compares the kept ranges of a partition with its stored rows. @returns what differs, in words; undefined if nothing does.
  */
 export async function differingRanges(
   client: ClientBase,
@@ -95,8 +94,7 @@ export async function differingRanges(
     [dataset.number, partition.key, textOf(found)],
   );
   const [whole] = rows;
-  // Loaded before ranges were kept: reads leave nothing out.
-  if (!whole || whole.kept === null) return undefined;
+  if (!whole) return undefined;
   // Without listed frames all rows are in one group.
   const isListed = frames.length > 1 || frames[0]?.sequence !== undefined;
   const other = isListed ? frames.find(({ same }) => !same) : undefined;

@@ -18,7 +18,7 @@ const NODE = {
   sources: ['bitcoin_core'],
   locations: { bitcoin_core: ['SVC_BITCOIN_RPC_URL'] },
   cadence: { everyMs: 600_000 },
-  pinned: { SVC_BITCOIN_NETWORK: { pattern: /^(.+)-(?:blocks|mempool)-/ } },
+  pinned: ['SVC_BITCOIN_NETWORK'],
 } as const satisfies Partial<DatasetDefinition>;
 
 export const ofNode = <K extends string>(key: K) => ({

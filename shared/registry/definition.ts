@@ -285,13 +285,6 @@ export type DatasetKind =
   | 'bitcoin_stream'
   | 'bitcoin_derived';
 
-/** A pattern for names of documents. PostgreSQL reads it, too. */
-export interface NamedBy {
-  readonly pattern: RegExp;
-  /** The value of every document whose name matches. Absent: the pattern's first group is the value. */
-  readonly value?: string;
-}
-
 export interface DatasetDefinition {
   /** A stable small number, never reused: it is the key in storage and part of event ids. */
   readonly number: number;
@@ -308,10 +301,9 @@ export interface DatasetDefinition {
   readonly locations: Readonly<Record<string, readonly string[]>>;
   /**
    * The settings that select what is read of the sources, wherever it lies. The first proof of what a source published pins
-   * their values (shared/db/pinned-settings.ts). Each with what the name of a document says of the value, because manifests of
-   * earlier releases do not state it.
+   * their values (shared/db/pinned-settings.ts).
    */
-  readonly pinned?: Readonly<Record<string, NamedBy>>;
+  readonly pinned?: readonly string[];
   /** Settings that this dataset adds to those of `shared/config/settings.ts`. */
   readonly settings?: Readonly<Record<string, Setting>>;
   readonly partition: PartitionKind;

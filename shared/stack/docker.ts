@@ -24,7 +24,6 @@ import { basename, dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { codeOf, explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
-import { accountsConfiguration } from '../nats/accounts.ts';
 import { isOwn } from '../own-folder.ts';
 import { createNats, natsConfiguration, natsFault, natsUrl } from './nats.ts';
 import { ensureRuntime, type Runtime, unsupportedMachine } from './packages.ts';
@@ -157,13 +156,6 @@ function createContainer(
 
     isAlive: runs,
     fault,
-
-    async isCurrent() {
-      if (server !== 'nats') return true;
-      const format = '{{range .Config.Env}}{{println .}}{{end}}';
-      const { code, stdout } = await run('docker', ['inspect', '--format', format, name], { check: false });
-      return code === 0 && stdout.includes(accountsConfiguration(natsPasswords(secrets), profile.logAccounts));
-    },
 
     async kill() {
       await run('docker', ['rm', '--force', name], { check: false });

@@ -1,6 +1,6 @@
 /** The embedded nats-server with JetStream. */
 import { createHash } from 'node:crypto';
-import { chown, mkdir, readFile, statfs, writeFile } from 'node:fs/promises';
+import { chown, mkdir, statfs, writeFile } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -82,11 +82,6 @@ export function createNats(options: NatsOptions): Server {
     },
 
     isAlive,
-
-    async isCurrent() {
-      const text = await readFile(configPath, 'utf8').catch(() => '');
-      return text.includes(accountsConfiguration(options.passwords, accounts));
-    },
 
     fault: (record, timeoutMs, signal) =>
       natsFault(natsUrl(record, 'publisher', options.passwords), timeoutMs, { signal }),

@@ -29,8 +29,6 @@ export interface Server {
   /** Resolves when the server answers. The signal ends the wait, and the server. */
   start(port: number, signal?: AbortSignal): Promise<ServerRecord>;
   isAlive(record: ServerRecord): boolean | Promise<boolean>;
-  /** False when another release started it with another configuration; then it is restarted. */
-  isCurrent?(): Promise<boolean>;
   /** Why the server cannot be used; undefined when it answers. */
   fault(record: ServerRecord, timeoutMs: number, signal?: AbortSignal): Promise<StackFault | undefined>;
   stop(record: ServerRecord): Promise<void>;

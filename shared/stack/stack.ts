@@ -119,7 +119,7 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   const found = performance.now();
   for (;;) {
     const fault = await server.fault(record, options.responseTimeoutMs, options.signal);
-    if (fault === undefined) return await isCurrent(server, record, options);
+    if (fault === undefined) return true;
     if (!(await server.isAlive(record))) return false;
     if (performance.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.responseTimeoutMs)) {
       const { name } = server;
@@ -132,17 +132,6 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
     }
     await sleep(100, undefined, { signal: options.signal });
   }
-}
-
-/** Stops a server that another release configured; its clients reconnect to the new one. */
-async function isCurrent(server: Server, record: ServerRecord, { log }: EnsureOptions): Promise<boolean> {
-  if ((await server.isCurrent?.()) ?? true) return true;
-  log.warn(
-    { server: server.name, pid: record.pid },
-    'a server runs with the configuration of another release; restarting it',
-  );
-  await server.stop(record);
-  return false;
 }
 
 /** Starts a server on the port that it had, so that clients find it again; on another one only if nobody uses the stack. */

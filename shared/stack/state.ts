@@ -105,60 +105,55 @@ export async function countHolders(stateDir: string): Promise<number> {
   return live;
 }
 
-/** The secrets of a state folder: generated once, stored in a file that only its owner can read, and never logged. */
-export interface Secrets {
+const SECRETS = [
   /** The key that callers send as X-API-Key. */
-  readonly apiKey: string;
+  'apiKey',
   /** Of the superuser, which only creates the roles. */
-  readonly databasePassword: string;
-  readonly databaseOwnerPassword: string;
-  readonly databaseIngestPassword: string;
-  readonly databaseServePassword: string;
-  readonly databaseExportPassword: string;
-  readonly databaseMonitorPassword: string;
-  readonly natsPassword: string;
+  'databasePassword',
+  'databaseOwnerPassword',
+  'databaseIngestPassword',
+  'databaseServePassword',
+  'databaseExportPassword',
+  'databaseMonitorPassword',
+  'natsPassword',
   /** Of the account of the projector in nats-server. */
-  readonly natsProjectorPassword: string;
+  'natsProjectorPassword',
   /** Of the account that may only read. */
-  readonly natsReaderPassword: string;
+  'natsReaderPassword',
   /** Of the account of the export queue. */
-  readonly natsExportPassword: string;
+  'natsExportPassword',
   /** Of the account that creates, changes and deletes streams. */
-  readonly natsOperatorPassword: string;
-}
+  'natsOperatorPassword',
+] as const;
+
+/** The secrets of a state folder: generated once, stored in a file that only its owner can read, and never logged. */
+export type Secrets = Readonly<Record<(typeof SECRETS)[number], string>>;
 
 export const secretsPath = (stateDir: string): string => join(stateDir, 'secrets.json');
 
-/** Reads the secrets and generates missing ones. The caller holds the stack's lock. */
+/**
+ * Reads the secrets, or generates them. The caller holds the stack's lock.
+ * @throws TidemarkError STATE_FOREIGN where one is missing: another tree made the folder
+ */
 export async function loadSecrets(stateDir: string): Promise<Secrets> {
   const path = secretsPath(stateDir);
-  let stored: Partial<Secrets> = {};
   try {
-    stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;
+    const stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;
+    const missing = SECRETS.filter((name) => typeof stored[name] !== 'string');
+    if (missing.length === 0) return stored as Secrets;
+    throw new TidemarkError(
+      'STATE_FOREIGN',
+      `Another tree of Tidemark made the state folder ${stateDir}: its secrets.json lacks ${missing.join(', ')}`,
+    );
   } catch (cause) {
+    if (cause instanceof TidemarkError) throw cause;
     if ((cause as NodeJS.ErrnoException).code !== 'ENOENT') {
       throw new TidemarkError('STACK_START_FAILED', `Cannot read the secrets of the stack in ${path}`, { cause });
     }
   }
   // 192 bits each, in characters that need no escaping in a URL or a configuration file.
-  const secret = () => randomBytes(24).toString('hex');
-  const secrets: Secrets = {
-    apiKey: stored.apiKey ?? secret(),
-    databasePassword: stored.databasePassword ?? secret(),
-    databaseOwnerPassword: stored.databaseOwnerPassword ?? secret(),
-    databaseIngestPassword: stored.databaseIngestPassword ?? secret(),
-    databaseServePassword: stored.databaseServePassword ?? secret(),
-    databaseExportPassword: stored.databaseExportPassword ?? secret(),
-    databaseMonitorPassword: stored.databaseMonitorPassword ?? secret(),
-    natsPassword: stored.natsPassword ?? secret(),
-    natsProjectorPassword: stored.natsProjectorPassword ?? secret(),
-    natsReaderPassword: stored.natsReaderPassword ?? secret(),
-    natsExportPassword: stored.natsExportPassword ?? secret(),
-    natsOperatorPassword: stored.natsOperatorPassword ?? secret(),
-  };
-  if (Object.keys(stored).length < Object.keys(secrets).length) {
-    await writeAtomic(path, `${JSON.stringify(secrets, null, 2)}\n`, 0o600);
-  }
+  const secrets = Object.fromEntries(SECRETS.map((name) => [name, randomBytes(24).toString('hex')])) as Secrets;
+  await writeAtomic(path, `${JSON.stringify(secrets, null, 2)}\n`, 0o600);
   return secrets;
 }
 

@@ -78,7 +78,7 @@ test('a file day that begins at 16:00 UTC is one chunk, in any order of the days
   expect(rows).toEqual([{ rows: 0 }]);
 });
 
-test('where chunks of UTC days are, of earlier releases, a file day takes them and what is left', async () => {
+test('where others made chunks of UTC days, a file day takes them and what is left', async () => {
   const [day, next] = [fileDay(1), fileDay(2)];
   await insertAt(day.fromMs + HOUR_MS);
   const target = await load(day);

@@ -276,7 +276,6 @@ describe('two file days', () => {
   });
 });
 
-// Earlier releases let TimescaleDB make chunks of UTC days.
 test('a file day whose first part lies in a chunk of a UTC day is proved, and found sound', {
   tags: ['nightly'],
 }, async () => {

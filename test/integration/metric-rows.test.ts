@@ -32,7 +32,7 @@ afterAll(async () => {
 });
 
 const DAY = '2026-03-05';
-const [, , UNRATE] = SERIES;
+const UNRATE = { ...SERIES[2], title: 'Unemployment Rate' };
 const ofFund = (index: number, seed = index + 1) => {
   const issuer = ISSUERS[index];
   const facts = issuer.parse(DOCUMENTS[issuer.sourceId](fundDocument(DAY, seed)));

@@ -26,10 +26,10 @@ const pins = (system: System) =>
 const refusal = ({ exit, json }: Answer) => ({ exit, code: json?.error?.code });
 const REFUSED = { exit: 2, code: 'SOURCE_PINNED' };
 
-/** An attempt in the log as an earlier release wrote it: its manifest names no setting. */
-function attemptBefore(index: number, symbol: string, more: object = {}) {
+/** An attempt in the log that another writer made, of a document of the symbol. */
+function attemptOfSymbol(index: number, symbol: string, more: object = {}) {
   const attempt = attemptOf(DAYS[index], csvOf(dayOf(index)));
-  Object.assign(attempt.facts, more);
+  Object.assign(attempt.facts, { pinned: { [SETTING]: symbol }, ...more });
   attempt.facts.document.name = `${symbol}-trades-${DAYS[index]}.zip`;
   return attempt;
 }
@@ -107,7 +107,7 @@ describe('a pin', () => {
   afterAll(() => system[Symbol.asyncDispose]());
 
   test('is not made by a sample', async () => {
-    const synthetic = attemptBefore(0, 'SOLUSDT', { synthetic: true });
+    const synthetic = attemptOfSymbol(0, 'SOLUSDT', { synthetic: true });
     for (const { header } of [...synthetic.frames, synthetic.manifest]) header.synthetic = true;
     await publish(system.env, synthetic);
     // The plan asks for nothing; the next command has the sample projected, and then a day of another symbol beside it.
@@ -126,8 +126,8 @@ describe('a pin', () => {
   });
 
   test('keeps what waits in the log from being proved, whoever wrote it', async () => {
-    await publish(system.env, attemptBefore(2, 'BTCUSDT'));
-    await publish(system.env, attemptBefore(3, 'anything', { pinned: { [SETTING]: 'BTCUSDT' } }));
+    await publish(system.env, attemptOfSymbol(2, 'BTCUSDT'));
+    await publish(system.env, attemptOfSymbol(3, 'BTCUSDT'));
     expect((await system.backfill(DAYS[5], DAYS[5])).exit).toBe(0);
     const states = await system.rows('select partition_key as day, state, reason from partitions order by 1');
     expect(Object.fromEntries(states.map(({ day, state }) => [day, state]))).toEqual({
@@ -154,7 +154,7 @@ describe('what nobody has proved yet', () => {
     const symbol = 'SOLUSDT';
     for (const read of [symbol, 'ETHUSDT', 'BTCUSDT'])
       await writeDay({ directory: system.vendor, symbol: read, ...dayOf(1) });
-    await publish(system.env, attemptBefore(0, symbol));
+    await publish(system.env, attemptOfSymbol(0, symbol));
     await using server = await startVendorServer(system.vendor);
     const answer = await system.backfill(DAYS[1], DAYS[1], { ...env, SVC_EXCHANGE_A_BASE_URL: server.url.href });
     expect(refusal(answer)).toEqual(expected);

@@ -309,7 +309,7 @@ describe('the roles of a database', () => {
   test.each([
     'revoke set on parameter wal_compression from tidemark_ingest',
     'grant execute on function lo_creat(int) to public',
-  ])('of an earlier release, as after %s, count as not made', async (change) => {
+  ])('after %s count as not made', async (change) => {
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
     expect((await roleState(client)).isProvisioned).toBe(true);
     // The lock of `provisionRoles`: other tests use the same roles.

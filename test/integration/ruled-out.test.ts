@@ -185,6 +185,7 @@ describe('ranges', () => {
     ['frames', `jsonb_set(value_ranges, '{price,1}', '1')`],
     ['partitions', `value_ranges - 'quantity'`],
     ['frames', 'null'],
+    ['partitions', 'null'],
   ])('of %s altered to %s quarantine their partition, and a replay mends them', async (table, sql) => {
     const before = await ranges();
     await alter(table, sql);
@@ -207,18 +208,13 @@ describe('ranges', () => {
     expect(await ranges()).toEqual(before);
   });
 
-  test('a partition without ranges, or without some of its frames, is read whole', async () => {
+  test('a partition of which the log lost frames is read whole', async () => {
     const body = { n_rows: 100_000 };
     await system.rows(`delete from frames where partition_key = '${DAYS[1]}' and row_base > 700`);
-    await alter('partitions', 'null');
-    await system.rows(`update frames set value_ranges = null where partition_key = '${DAYS[0]}'`);
-    // The largest of the first day, which has no ranges; and of the rows whose frames go: few frames are left, and not its own.
-    for (const some of [rows.slice(0, 1500), rows.slice(2400, 3000)]) {
-      const value = Math.max(...some.map(({ quantity }) => quantity));
-      const filters: Clause[] = [{ field: 'quantity', op: 'gte', value }];
-      expect(idsOf(await query({ ...body, filters }))).toEqual(expected(body, filters));
-    }
-    expect((await verify()).json.units[0].state).toBe('proved');
+    // The largest of the rows whose frames go: few frames are left, and not its own.
+    const value = Math.max(...rows.slice(2400, 3000).map(({ quantity }) => quantity));
+    const filters: Clause[] = [{ field: 'quantity', op: 'gte', value }];
+    expect(idsOf(await query({ ...body, filters }))).toEqual(expected(body, filters));
   });
 
   test('a revision brings its own', async () => {

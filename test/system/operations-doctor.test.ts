@@ -136,7 +136,7 @@ const FAULTS: readonly Fault[] = [
   },
   {
     check: 'roles',
-    name: 'who loads may not create chunks: a right that only provisioning gives, which an upgrade may have left out',
+    name: 'who loads may not create chunks: a right that only provisioning gives',
     make: () => sql('revoke create on schema _timescaledb_internal from tidemark_ingest'),
     mend: () => sql('grant create on schema _timescaledb_internal to tidemark_ingest'),
     says: /provisioning: has another owner .* lacks the right to create chunks/,

@@ -129,6 +129,18 @@ test('a state folder of another tree is refused before anything in it changes, a
   expect(processesIn(join(state, 'servers', 'nats'), 'nats-server')).toEqual([]);
 });
 
+test('a state folder without the password of an account is of another tree: it stays as it is', async () => {
+  const path = join(dir, 'state', 'secrets.json');
+  const { natsProjectorPassword, ...others } = JSON.parse(await readFile(path, 'utf8'));
+  await writeFile(path, JSON.stringify(others));
+  await expect(acquire()).rejects.toMatchObject({
+    code: 'STATE_FOREIGN',
+    message: expect.stringContaining('secrets.json lacks natsProjectorPassword'),
+  });
+  expect(JSON.parse(await readFile(path, 'utf8'))).toEqual(others);
+  expect(natsProjectorPassword).toBeTypeOf('string');
+});
+
 given(
   process.getuid?.() === 0,
   'only root has a state folder that the servers cannot enter: run the tests as root',

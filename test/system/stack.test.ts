@@ -213,27 +213,6 @@ describe('keeping', () => {
     expect((await stat(join(dir, 'state', 'secrets.json'))).mode & 0o777).toBe(0o600);
   });
 
-  test('a log that an earlier release started is started again with the accounts of this one, on its port', async () => {
-    const before = await acquire();
-    await addMessage(before.natsOperatorUrl, 'one');
-    // As it was kept when the projector had no account of its own.
-    const path = join(dir, 'state', 'secrets.json');
-    const { natsProjectorPassword, ...old } = JSON.parse(await readFile(path, 'utf8'));
-    await writeFile(path, JSON.stringify(old));
-    const after = await acquire();
-    expect(after.natsUrl).toBe(before.natsUrl);
-    expect(new URL(after.natsProjectorUrl).password).not.toBe(natsProjectorPassword);
-    expect(JSON.parse(await readFile(path, 'utf8'))).toMatchObject({
-      ...old,
-      natsProjectorPassword: expect.any(String),
-    });
-    expect(await messages(after.natsProjectorUrl)).toEqual(['one']);
-    await expect(messages(before.natsProjectorUrl)).rejects.toThrow(/does not answer/);
-    // It is started once.
-    const pids = pidsOf(after);
-    expect(pidsOf(await acquire())).toEqual(pids);
-  });
-
   test('two state folders do not meet', { tags: ['nightly'] }, async () => {
     const [one, two] = await Promise.all([acquire('state'), acquire('two')]);
     await execute(one.databaseUrl, 'CREATE TABLE kept (v int)');

@@ -157,7 +157,7 @@ describe('kept klines', () => {
     );
   });
 
-  // Digests of klines that earlier releases stored hold the number of decimals of each total.
+  // Digests of stored klines hold the number of decimals of each total.
   test('of quantities with more than eight decimals: totals are exact, with the most decimals of a trade', () => {
     const decimals = (text: string) => /\.(\d+)$/.exec(text)?.[1].length ?? 0;
     const long = fc

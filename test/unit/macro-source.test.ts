@@ -1,10 +1,9 @@
-/** The macro feed's documents: what a vintage becomes beside what is stored of it, and answers that earlier releases kept. */
+/** The macro feed's documents: answers that were kept, and what the vintages of them become. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
-import { Descriptions } from '../../pipelines/sources/macro/descriptions.ts';
 import { archivedRequests } from '../../pipelines/sources/macro/open.ts';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
 import { macroSource, type VintagesRequest } from '../../pipelines/sources/macro/vintages.ts';
@@ -23,8 +22,8 @@ const OLD = {
 const NEW = { ...OLD, unit: 'Index 1982-1984=100' };
 
 /** The events of a request as the publisher reads them, as text. */
-async function eventsOf(request: VintagesRequest, untitled: readonly string[] = []): Promise<string> {
-  const source = macroSource({ valueTexts: async () => new Map(), partitionsWithout: async () => [...untitled] });
+async function eventsOf(request: VintagesRequest): Promise<string> {
+  const source = macroSource({ valueTexts: async () => new Map() });
   await using document = await source.open(request);
   const texts: string[] = [];
   for await (const item of document.decode({ frameRawBytes: 1 << 20 })) {
@@ -33,38 +32,12 @@ async function eventsOf(request: VintagesRequest, untitled: readonly string[] = 
   return texts.join('\n');
 }
 
-test('a partition that was proved without its title stays as it was proved; the others have it', async () => {
-  const observation = { realtimeStart: VINTAGES[0], realtimeEnd: '9999-12-31', date: '1987-12-01', value: '346.7' };
-  const keys = VINTAGES.map((vintage) => vintageKey(CPI.sourceId, vintage));
-  const request: VintagesRequest = {
-    period: 'two vintages',
-    partitions: keys.map((key) => ({ key })),
-    series: CPI,
-    content: {
-      answers: { span: { before: undefined, vintages: VINTAGES }, observations: [observation], pages: [] },
-      descriptions: new Descriptions('CPIAUCSL', [
-        { ...OLD, from: '1972-07-21', to: '1988-02-25' },
-        { ...NEW, from: '1988-02-26', to: '9999-12-31' },
-      ]),
-      vintages: VINTAGES,
-      lastUpdatedMs: 0,
-    },
-  };
-  const [first, second] = (await eventsOf(request, [keys[0]])).split('\n');
-  expect(first).toContain('"units":"Index 1967=100"');
-  expect(first).not.toContain('"title"');
-  expect(second).toContain('"title":"An index","units":"Index 1982-1984=100"');
-  const replacing = { ...request, content: { ...request.content, replaces: true } } as VintagesRequest;
-  expect((await eventsOf(replacing, [keys[0]])).split('"title"')).toHaveLength(3);
-});
-
-describe('answers that earlier releases kept', () => {
+describe('answers that were kept', () => {
   const series = metadataOf('CPIAUCSL', '2026-03-06 08:12:35-06');
   const [from, to] = VINTAGES;
   const EVERY_DAY = { realtime_start: '1776-07-04', realtime_end: '9999-12-31' };
 
-  /** The requests of what an earlier release kept, and of a later answer with these descriptions. */
-  async function requestsWith(described?: readonly object[]): Promise<VintagesRequest[]> {
+  async function requestsWith(described: readonly object[]): Promise<VintagesRequest[]> {
     const directory = await mkdtemp(join(tmpdir(), 'macro-archive-'));
     let now = 0;
     const archive = await openDocumentArchive(directory, () => ++now);
@@ -74,12 +47,11 @@ describe('answers that earlier releases kept', () => {
         name: `CPIAUCSL ${path}`,
         asked: { path, series_id: 'CPIAUCSL', ...asked },
       });
-    await keep('series', { seriess: [{ ...series, realtime_start: '2026-03-06', realtime_end: '2026-03-06' }] });
+    await keep('series', { seriess: described }, EVERY_DAY);
     await keep('series/vintagedates', { count: 2, offset: 0, vintage_dates: VINTAGES }, { offset: '0' });
     const observations = [{ realtime_start: from, realtime_end: to, date: '1987-12-01', value: '346.7' }];
     const window = { realtime_start: from, realtime_end: to, offset: '0' };
     await keep('series/observations', { output_type: 1, count: 1, offset: 0, observations }, window);
-    if (described) await keep('series', { seriess: described }, EVERY_DAY);
     const log = { warn: (...said: unknown[]) => expect(said).toEqual([]) } as unknown as Logger;
     const selection = { options: {}, reingest: false };
     const requests = await Array.fromAsync(archivedRequests([CPI], selection, archive, log));
@@ -87,15 +59,7 @@ describe('answers that earlier releases kept', () => {
     return requests;
   }
 
-  test('describe no vintage before their day', async () => {
-    const [request, ...more] = await requestsWith();
-    expect([request.partitions.length, more]).toEqual([2, []]);
-    await expect(eventsOf(request)).rejects.toThrow(
-      /as of the vintage 1988-01-20, only as of 2026-03-06 to 2026-03-06/,
-    );
-  });
-
-  test('are described by what was kept later, when the provider was asked for every day', async () => {
+  test('are described as of each vintage', async () => {
     const [request, ...more] = await requestsWith([
       { ...series, units: OLD.unit, realtime_start: '1972-07-21', realtime_end: '1988-02-25' },
       { ...series, realtime_start: to, realtime_end: '9999-12-31' },

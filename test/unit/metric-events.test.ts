@@ -42,13 +42,14 @@ test('a value of a series is named by series, date and vintage; a missing one is
     { date: '2026-01-01', value: '4.4' },
     { date: '2025-10-01', value: '.' },
   ];
-  const events = seriesEvents(SERIES[2], '2026-02-06', rows);
+  const series = { ...SERIES[2], title: 'Unemployment Rate' };
+  const events = seriesEvents(series, '2026-02-06', rows);
   expect(events.map(({ row }) => row.slice(5, 7)).toSorted()).toEqual([
     ['float', '4.4'],
     ['string', '.'],
   ]);
   for (const { row } of events) expect(row).toHaveLength(macroSeriesMetrics.native.columns.length);
-  const later = seriesEvents(SERIES[2], '2026-03-06', rows);
+  const later = seriesEvents(series, '2026-03-06', rows);
   expect(later.filter(({ offset }) => events.some((event) => event.offset === offset))).toEqual([]);
 });
 

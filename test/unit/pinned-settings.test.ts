@@ -1,11 +1,8 @@
-/** Settings that select what is read: which they are, what a document's name says of them, and which value is in force. */
+/** Settings that select what is read: which they are, what a manifest says of them, and which value is in force. */
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { documentFor } from '../../pipelines/sources/exchange_a/source.ts';
-import { documentName as documentOfB } from '../../pipelines/sources/exchange_b/source.ts';
-import { archiveUrl as archiveOfC } from '../../pipelines/sources/exchange_c/source.ts';
 import { loadGivenSettings } from '../../shared/config/load.ts';
 import { SETTINGS } from '../../shared/config/settings.ts';
 import { conflictsWith, type Pin, selectedValues, statedValues, withPins } from '../../shared/db/pinned-settings.ts';
@@ -24,7 +21,7 @@ const PIN: Pin = {
 
 describe('the settings', () => {
   test('that are pinned select what is read of a source, and none says where it lies', () => {
-    const pinned = [...DATASETS.values()].map(({ key, pinned = {} }) => [key, Object.keys(pinned)] as const);
+    const pinned = [...DATASETS.values()].map(({ key, pinned = [] }) => [key, pinned] as const);
     const expected: Record<string, string[]> = {
       exchange_a_spot_trades: ['SVC_EXCHANGE_A_SYMBOL'],
       exchange_b_spot_trades: ['SVC_EXCHANGE_B_INSTRUMENT'],
@@ -94,34 +91,12 @@ describe('the value in force', () => {
 });
 
 describe('a manifest', () => {
-  const stated = (key: string, name: string, more: Partial<Manifest> = {}) =>
-    statedValues(datasetOf(key), { document: { name, sha256: '', bytes: 0, granularity: '' }, ...more } as Manifest);
-  const base = new URL('http://vendor.example/');
-
-  test.each([
-    ['exchange_a_spot_trades', 'SVC_EXCHANGE_A_SYMBOL', (of: string) => documentFor(base, of, '2024-01-01').name],
-    ['exchange_a_spot_trades', 'SVC_EXCHANGE_A_SYMBOL', (of: string) => documentFor(base, of, '2024-01').name],
-    ['exchange_b_spot_trades', 'SVC_EXCHANGE_B_INSTRUMENT', (of: string) => documentOfB(of, '2024-01-01')],
-    [
-      'exchange_c_spot_trades',
-      'SVC_EXCHANGE_C_SYMBOL',
-      (of: string) => decodeURIComponent(archiveOfC(base, 'trading', of, '2024-01-01').pathname.split('/').at(-1)!),
-    ],
-    ['bitcoin_block_headers', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-blocks-0-19`],
-    ['bitcoin_mempool_state', 'SVC_BITCOIN_NETWORK', (of: string) => `${of}-mempool-1735689600000.json.zst`],
-  ])('of an earlier release names %s by its document', (key, setting, nameOf) => {
-    // Earlier releases knew one archive of exchange C.
-    const archive = key === 'exchange_c_spot_trades' ? { SVC_EXCHANGE_C_ARCHIVE: 'trading' } : {};
-    for (const value of ['BTCUSDT', 'BTC-USDT', 'BTC-USDT-trades-2', 'testnet4', 'BTC2024-01-01']) {
-      expect(stated(key, nameOf(value))).toEqual({ [setting]: value, ...archive });
-    }
-    expect(stated(key, 'any other name')).toEqual({});
-    // What the manifest says itself comes first.
-    expect(stated(key, nameOf('ETHUSDT'), { pinned: { [setting]: 'X' } })).toEqual({ [setting]: 'X', ...archive });
-  });
-
-  test('states nothing of funds and series, which no setting selects', () => {
-    expect(stated('etf_daily_metrics', 'X-trades-2024-01-01.zip')).toEqual({});
+  test('states the settings of its dataset, and none where no setting selects', () => {
+    const stated = (key: string, pinned: Manifest['pinned']) => statedValues(datasetOf(key), { pinned } as Manifest);
+    const pinned = { SVC_EXCHANGE_A_SYMBOL: 'X', SVC_EXCHANGE_C_SYMBOL: 'Y' };
+    expect(stated('exchange_a_spot_trades', pinned)).toEqual({ SVC_EXCHANGE_A_SYMBOL: 'X' });
+    expect(stated('exchange_a_spot_trades', undefined)).toEqual({});
+    expect(stated('etf_daily_metrics', pinned)).toEqual({});
     expect(selectedValues(load().settings, [datasetOf('macro_series_metrics')])).toEqual({});
     expect(
       selectedValues(load().settings, [datasetOf('bitcoin_block_headers'), datasetOf('bitcoin_mempool_state')]),

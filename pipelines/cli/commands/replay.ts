@@ -139,8 +139,7 @@ const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
 async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNeeds): Promise<void> {
   if (row.state !== 'quarantined') return;
   const by = await quarantinedBy(client, dataset, row.partitionKey);
-  // `proof` is from before the ledger recorded who quarantined a partition.
-  if (by === 'verify' || by === 'proof') return;
+  if (by === 'verify') return;
   throw new TidemarkError(
     'PARTITION_PROOF_FAILED',
     `${dataset.key} ${row.partitionKey} was quarantined by ${by}: ${row.reason}`,

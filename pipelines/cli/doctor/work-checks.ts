@@ -4,7 +4,7 @@ import { stat } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
-import { conflictsWith, foreignPartitions, readPins } from '../../../shared/db/pinned-settings.ts';
+import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -124,20 +124,13 @@ const pinned: Check = {
   needs: ['database'],
   async run({ settings, given, database, datasets }) {
     const conflicts = conflictsWith(await readPins(database, datasets), settings, given);
-    const findings = conflicts.map(({ pin: { setting, value, dataset, partition }, given: other }) =>
+    return conflicts.map(({ pin: { setting, value, dataset, partition }, given: other }) =>
       fault(
         setting,
         `is ${other}, but the proof of ${dataset} ${partition} pinned it to ${value}: nothing is read with it`,
         `set it back to ${value} or leave it unset; ${other} needs a state folder of its own`,
       ),
     );
-    for (const dataset of datasets) {
-      for (const { pin, value, partitions, first } of await foreignPartitions(database, dataset)) {
-        const what = `${partitions} proved partitions, from ${first} on, are of ${pin.setting} ${value}, which is pinned to ${pin.value}`;
-        findings.push(fault(dataset.key, what, `./tidemark reingest ${dataset.key} ... --reason "..." replaces them`));
-      }
-    }
-    return findings;
   },
 };
 

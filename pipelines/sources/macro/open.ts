@@ -47,9 +47,8 @@ export async function* archivedRequests(
   log: Logger,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
-    const descriptions = await firstDescriptions(series, archive);
     const state: ArchiveState = {
-      descriptions,
+      descriptions: undefined,
       lastUpdatedMs: undefined,
       dates: [],
       observations: [],
@@ -73,23 +72,6 @@ export async function* archivedRequests(
   }
 }
 
-/** Whether the provider was asked how it describes a series as of every day. Earlier releases asked for one day alone. */
-const isOfEveryDay = ({ path, realtime_start }: ArchivedFetch['asked']) =>
-  path === 'series' && realtime_start !== undefined;
-
-/** The first archived descriptions as of every day; they also describe the vintages of answers that are older. */
-async function firstDescriptions(series: MacroSeries, archive: DocumentArchive): Promise<Descriptions | undefined> {
-  for await (const { asked, sha256 } of archive.fetches(series.sourceId)) {
-    if (!isOfEveryDay(asked)) continue;
-    try {
-      return readSeries((await archive.read(sha256)).toString('utf8'), series).descriptions;
-    } catch {
-      // The answers are read once more in their order, and what is wrong with one is said then.
-    }
-  }
-  return undefined;
-}
-
 function take(
   series: MacroSeries,
   { asked, sha256 }: ArchivedFetch,
@@ -100,8 +82,8 @@ function take(
   switch (asked.path) {
     case 'series': {
       const { descriptions, lastUpdatedMs } = readSeries(text, series);
+      state.descriptions = descriptions;
       state.lastUpdatedMs = lastUpdatedMs;
-      if (isOfEveryDay(asked) || state.descriptions === undefined) state.descriptions = descriptions;
       return undefined;
     }
     case 'series/vintagedates': {

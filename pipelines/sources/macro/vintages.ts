@@ -116,12 +116,7 @@ export function sameValue(a: string, b: string): boolean {
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0);
 
 /** A series as a vintage describes it. */
-interface DescribedSeries
-  extends Pick<MacroSeries, 'seriesId' | 'sourceId' | 'metricName'>,
-    Omit<Description, 'title'> {
-  /** Undefined in partitions that an earlier release proved. */
-  readonly title?: string;
-}
+type DescribedSeries = Pick<MacroSeries, 'seriesId' | 'sourceId' | 'metricName'> & Description;
 
 /**
  * The events of one vintage, one per value, in the order of their offsets. They do not contain when the source last
@@ -193,7 +188,7 @@ export interface ProviderContent {
   readonly throughMs?: number;
 }
 
-export function macroSource(catalog: Pick<Catalog, 'valueTexts' | 'partitionsWithout'>): Source<VintagesRequest> {
+export function macroSource(catalog: Pick<Catalog, 'valueTexts'>): Source<VintagesRequest> {
   return {
     datasets: [macroSeriesMetrics],
     publishedSha256: async () => undefined,
@@ -214,7 +209,6 @@ export function macroSource(catalog: Pick<Catalog, 'valueTexts' | 'partitionsWit
       );
       const keys = partitions.map(({ key }) => key);
       const stored = replaces ? new Map() : await catalog.valueTexts(macroSeriesMetrics, keys);
-      const untitled = new Set(replaces ? [] : await catalog.partitionsWithout(macroSeriesMetrics, keys, 'title'));
       return {
         facts: { ...documentOf(series, answers), granularity: 'vintages' },
         checks: throughMs === undefined ? [] : [{ sourceId: series.sourceId, throughMs }],
@@ -225,8 +219,7 @@ export function macroSource(catalog: Pick<Catalog, 'valueTexts' | 'partitionsWit
             if (description === undefined) continue;
             const key = vintageKey(series.sourceId, vintage);
             const frames = new RecordFrames(macroSeriesMetrics, key, frameRawBytes);
-            const asDescribed = { ...series, ...description, ...(untitled.has(key) && { title: undefined }) };
-            for (const event of eventsOf(asDescribed, vintage, rows, writtenBefore(stored))) {
+            for (const event of eventsOf({ ...series, ...description }, vintage, rows, writtenBefore(stored))) {
               yield* frames.add(event);
             }
             const fromMs = parseDay(vintage)!;

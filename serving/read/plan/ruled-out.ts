@@ -2,7 +2,7 @@
  * Leaves out what no row can pass: partitions and frames of file days whose value ranges contradict a filter. SQL compares the
  * ranges, so a year of partitions costs one statement for the catalog and one for the frames of those that remain. The rows of
  * a frame lie between its first and its last time; other frames may have rows there, too, and the filters decide about them.
- * A partition without ranges, or whose frames do not add up to its rows, is searched whole.
+ * A partition whose frames do not add up to its rows, because the log lost some, is searched whole.
  */
 
 import { rangedColumns } from '../../../shared/proof/value-ranges.ts';
@@ -34,7 +34,7 @@ export async function ruleOut(
   const frames = await framesIn(
     context,
     tested,
-    left.filter(({ hasRanges }) => hasRanges).map(({ key }) => key),
+    left.map(({ key }) => key),
   );
   const counts = { framesRead: 0, framesSkipped: 0, rows: 0 };
   const stretches: Range[] = [];
@@ -80,7 +80,6 @@ interface TestedPartition {
   readonly window: Range;
   readonly rows: number;
   readonly frames: number;
-  readonly hasRanges: boolean;
   readonly mayPass: boolean;
 }
 
@@ -93,16 +92,15 @@ async function partitionsIn(context: LiveContext, tested: readonly Tested[]): Pr
   const [from, to] = [params.add(int8(searched[0].from)), params.add(int8(searched[searched.length - 1].to))];
   const rows = await session.rows(
     `select partition_key, from_ms, to_ms, coalesce(${request.mode === 'native' ? 'rows' : 'aligned_rows'}, 0),
-       coalesce((manifest->>'frames')::int4, 0), value_ranges is not null, ${mayPassSql(tested, 'p', params)}
+       coalesce((manifest->>'frames')::int4, 0), ${mayPassSql(tested, 'p', params)}
      from partitions p where dataset_id = ${id} and state = 'proved' and from_ms < ${to} and to_ms > ${from} order by from_ms`,
     params,
   );
-  return rows.map(([key, fromMs, toMs, count, frames, hasRanges, mayPass]) => ({
+  return rows.map(([key, fromMs, toMs, count, frames, mayPass]) => ({
     key: key!,
     window: { from: Number(fromMs), to: Number(toMs) },
     rows: Number(count),
     frames: Number(frames),
-    hasRanges: hasRanges === 't',
     mayPass: mayPass === 't',
   }));
 }

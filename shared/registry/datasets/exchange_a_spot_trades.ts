@@ -6,7 +6,7 @@ export const exchangeASpotTrades = {
   title: 'Exchange A spot trades',
   doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
   locations: { exchange_a: ['SVC_EXCHANGE_A_BASE_URL'] },
-  pinned: { SVC_EXCHANGE_A_SYMBOL: { pattern: /^(.+)-trades-[0-9-]+[.]zip$/ } },
+  pinned: ['SVC_EXCHANGE_A_SYMBOL'],
   settings: {
     SVC_EXCHANGE_A_BASE_URL: {
       group: 'Sources',

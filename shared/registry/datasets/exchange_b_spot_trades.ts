@@ -12,7 +12,7 @@ export const exchangeBSpotTrades = {
   title: 'Exchange B spot trades',
   doc: "Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
-  pinned: { SVC_EXCHANGE_B_INSTRUMENT: { pattern: /^(.+)-trades-[0-9-]+[.]zip$/ } },
+  pinned: ['SVC_EXCHANGE_B_INSTRUMENT'],
   settings: {
     SVC_EXCHANGE_B_BASE_URL: {
       group: 'Sources',

@@ -9,11 +9,7 @@ export const exchangeCSpotTrades = {
   title: 'Exchange C spot trades',
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
-  // Of documents whose manifest does not name the archive, all are of the tree `trading`.
-  pinned: {
-    SVC_EXCHANGE_C_SYMBOL: { pattern: /^(.+)[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/ },
-    SVC_EXCHANGE_C_ARCHIVE: { pattern: /^.+[0-9]{4}-[0-9]{2}-[0-9]{2}[.]csv[.]gz$/, value: 'trading' },
-  },
+  pinned: ['SVC_EXCHANGE_C_SYMBOL', 'SVC_EXCHANGE_C_ARCHIVE'],
   settings: {
     SVC_EXCHANGE_C_BASE_URL: {
       group: 'Sources',

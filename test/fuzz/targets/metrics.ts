@@ -164,7 +164,7 @@ function macroRun(bytes: Buffer): string {
     if (!Number.isSafeInteger(lastUpdatedMs) || Number.isNaN(Date.parse(observationStart)))
       throw new Wrong(`last updated ${lastUpdatedMs}`);
     const [{ vintage }] = PUBLICATIONS;
-    const described = { ...series, ...descriptions.asOf(vintage) };
+    const described = { ...series, title: '', ...descriptions.asOf(vintage) };
     const events = eventsOf(described, vintage, [{ date: '2024-01-01', value: '1' }]);
     project(macro, 'macro_series_metrics', vintageKey(series.sourceId, vintage), events);
   });
@@ -182,7 +182,12 @@ function macroRun(bytes: Buffer): string {
       plain,
     );
     for (const [vintage, rows] of vintagesOf(observations, new Map())) {
-      project(macro, 'macro_series_metrics', vintageKey(series.sourceId, vintage), eventsOf(series, vintage, rows));
+      project(
+        macro,
+        'macro_series_metrics',
+        vintageKey(series.sourceId, vintage),
+        eventsOf({ ...series, title: '' }, vintage, rows),
+      );
     }
   });
   const said = refusalOf(text);
