@@ -36,7 +36,6 @@ const RETRY_MS = 100;
 const RAISED = {
   SVC_QUERY_MAX_QUEUE: '10000',
   SVC_ALIGNED_QUERY_MAX_QUEUE: '10000',
-  SVC_QUERY_QUEUE_TIMEOUT_MS: '60000',
 } as const;
 
 /** Else collections of the load generator, of up to 10 ms, count as latency of whatever it measures. */

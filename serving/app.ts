@@ -122,8 +122,8 @@ function createServices(deps: AppDeps) {
   const logUrl = (settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href;
   const logReader = new LogMessageReader(logUrl, log, deps.logTimeoutMs);
   const budget = {
-    firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
-    nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,
+    firstRowMs: settings.limits.firstRowMs,
+    nextRowMs: settings.limits.nextRowMs,
   };
   const freshness = freshnessRule(settings, now);
   const checks = new Checks({ pool, rights, byokRole, log });
@@ -142,8 +142,8 @@ function createServices(deps: AppDeps) {
   const changes = new ChangeFeed({
     databaseUrl,
     limits: {
-      heartbeatMs: settings.SVC_CHANGES_HEARTBEAT_SECONDS * 1000,
-      stallMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
+      heartbeatMs: settings.limits.heartbeatMs,
+      stallMs: settings.limits.stallMs,
     },
     log,
   });
@@ -186,11 +186,11 @@ function createServices(deps: AppDeps) {
 
 /** One limiter per queue. Lineage has its own, so that a slow log does not hold up the catalog. */
 function createLimiters(settings: Settings) {
-  const timeoutMs = settings.SVC_QUERY_QUEUE_TIMEOUT_MS;
+  const timeoutMs = settings.limits.queueMs;
   const discoveryLimiter = () =>
     new ConcurrencyLimiter({
-      running: settings.SVC_DISCOVERY_MAX_CONCURRENCY,
-      waiting: settings.SVC_DISCOVERY_MAX_QUEUE,
+      running: settings.limits.discoveryRunning,
+      waiting: settings.limits.discoveryWaiting,
       timeoutMs,
       code: 'DISCOVERY_QUEUE_LIMIT_REACHED',
     });
@@ -214,15 +214,13 @@ function createLimiters(settings: Settings) {
 
 function createRoutes(services: ReturnType<typeof createServices>, { settings, identity, log }: AppDeps): Route[] {
   const { rights, limiters, queues, inspector, budget, freshness, checks, monitor, metrics, exports } = services;
-  const maxBodyBytes = settings.SVC_HTTP_MAX_BODY_BYTES;
-  const stallTimeoutMs = settings.SVC_QUERY_STALL_TIMEOUT_MS;
+  const stallTimeoutMs = settings.limits.stallMs;
   const reads: ReadRouteDeps = {
     reader: services.reader,
     rights,
     plainLimiter: limiters.plain,
     alignedLimiter: limiters.aligned,
     buffers: new BufferPool(),
-    maxBodyBytes,
     stallTimeoutMs,
     log,
     observe: (labels, seconds, rows) => metrics.read(labels, seconds, rows),
@@ -237,7 +235,6 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, i
     rights,
     freshness,
     files: new ProvedFiles(),
-    maxBodyBytes,
     stallTimeoutMs,
   };
   const described = [
@@ -249,7 +246,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, i
     ...exportFileRoutes(exportDeps),
     datasetsRoute({ inspector, rights }),
     coverageRoute({ inspector, proofLog: services.proofLog }),
-    estimateRoute({ inspector, rights, rules: { budget, freshness }, maxBodyBytes }),
+    estimateRoute({ inspector, rights, rules: { budget, freshness } }),
     lineageRoute({
       inspector,
       rights,

@@ -82,7 +82,7 @@ async function serve({ settings, means, log, port, siblings, limits, ...on }: Se
   const [{ createApp }, { listen }] = await Promise.all([import('./app.ts'), import('./server.ts')]);
   await using app = createApp({ settings, ...means, log, siblings });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, port, {
-    maxConnections: settings.SVC_HTTP_MAX_CONNECTIONS,
+    maxConnections: settings.limits.connections,
     maxEventStreams: settings.SVC_CHANGES_MAX_LISTENERS,
     refusals: app.refusals,
     ...limits,

@@ -58,21 +58,24 @@ export class Outbox<M> {
 
 /** Limits of the whole service, of which each process takes a share. */
 const DIVIDED = [
-  'SVC_HTTP_MAX_CONNECTIONS',
   'SVC_CHANGES_MAX_LISTENERS',
   'SVC_QUERY_MAX_CONCURRENCY',
   'SVC_QUERY_MAX_QUEUE',
   'SVC_ALIGNED_QUERY_MAX_CONCURRENCY',
   'SVC_ALIGNED_QUERY_MAX_QUEUE',
-  'SVC_DISCOVERY_MAX_CONCURRENCY',
-  'SVC_DISCOVERY_MAX_QUEUE',
 ] as const;
+const DIVIDED_LIMITS = ['connections', 'discoveryRunning', 'discoveryWaiting'] as const;
 
 /** The settings of one process. The shares add up to the limit, except where it is smaller than the number of processes. */
 export function shareOf(settings: Settings, { number, of }: Place): Settings {
   const share = (limit: number) =>
     limit === 0 ? 0 : Math.max(1, Math.floor(limit / of) + (number <= limit % of ? 1 : 0));
-  return { ...settings, ...Object.fromEntries(DIVIDED.map((name) => [name, share(settings[name])])) };
+  const limits = DIVIDED_LIMITS.map((name) => [name, share(settings.limits[name])]);
+  return {
+    ...settings,
+    ...Object.fromEntries(DIVIDED.map((name) => [name, share(settings[name])])),
+    limits: { ...settings.limits, ...Object.fromEntries(limits) },
+  };
 }
 
 /** The siblings learn of this many connections so often, and of changes at once, but for those within this time. */

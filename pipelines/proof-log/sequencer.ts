@@ -282,7 +282,7 @@ export interface SequencingNeeds {
 export async function keepSequenced({ databaseUrl, settings, log, signal }: SequencingNeeds): Promise<void> {
   const folder = proofLogFolderOf(settings);
   // Half the promised time: a leaf may come right after a round.
-  const pauseMs = settings.SVC_CHECKPOINT_SECONDS * 500;
+  const pauseMs = settings.limits.checkpointMs / 2;
   let failures = 0;
   while (!signal.aborted) {
     try {

@@ -7,24 +7,25 @@ import { type Json, JsonFault, JsonLimit, parseJson } from '../../shared/strict-
 import { type ContractFault, MAX_FAULTS, Problem, type ProblemCode } from '../contract/problems.ts';
 import { ClientGone } from './answer.ts';
 
-interface BodyRule {
-  readonly maxBytes: number;
-  /** The code of the route's contract faults. */
-  readonly code: ProblemCode;
-}
+/** What a request may say has limits of its own; this one bounds what is read of it. */
+const MAX_BODY_BYTES = 1024 * 1024;
 
-/** Reads the body as JSON, whatever its Content-Type. @throws Problem with the offset of a fault, or the exceeded limit. */
-export async function readJson(request: IncomingMessage, response: ServerResponse, rule: BodyRule): Promise<Json> {
+/**
+ * Reads the body as JSON, whatever its Content-Type.
+ * @param code of the route's contract faults
+ * @throws Problem with the offset of a fault, or the exceeded limit.
+ */
+export async function readJson(request: IncomingMessage, response: ServerResponse, code: ProblemCode): Promise<Json> {
   const fault = (message: string) =>
-    new Problem(rule.code, `The body ${message}.`, { errors: [{ pointer: '', message: `the body ${message}` }] });
+    new Problem(code, `The body ${message}.`, { errors: [{ pointer: '', message: `the body ${message}` }] });
   if (request.headers['content-encoding'] !== undefined && request.headers['content-encoding'] !== 'identity') {
     throw fault('must not be compressed');
   }
-  const tooLarge = () => fault(`is larger than ${rule.maxBytes} bytes`);
+  const tooLarge = () => fault(`is larger than ${MAX_BODY_BYTES} bytes`);
   // Refused before any byte is read: a client that asks first (Expect: 100-continue) then sends no body.
-  if (Number(request.headers['content-length'] ?? 0) > rule.maxBytes) throw tooLarge();
+  if (Number(request.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
   if (request.headers.expect !== undefined) response.writeContinue();
-  const bytes = await readBytes(request, rule.maxBytes);
+  const bytes = await readBytes(request);
   if (!bytes) throw tooLarge();
   if (bytes.length === 0) throw fault('is empty; it must be a JSON object');
   let text: string;
@@ -43,13 +44,13 @@ export async function readJson(request: IncomingMessage, response: ServerRespons
 }
 
 /** Reads the whole body; undefined when it exceeds the limit. */
-async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Buffer | undefined> {
+async function readBytes(request: IncomingMessage): Promise<Buffer | undefined> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   try {
     for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
       bytes += chunk.length;
-      if (bytes > maxBytes) return undefined;
+      if (bytes > MAX_BODY_BYTES) return undefined;
       chunks.push(chunk);
     }
   } catch (cause) {

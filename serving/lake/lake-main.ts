@@ -44,7 +44,7 @@ async function main(): Promise<void> {
     freshness: freshnessRule(settings),
     log,
     target: await FolderTarget.open(folder),
-    synthetic: settings.SVC_LAKE_SYNTHETIC,
+    synthetic: options.synthetic ?? false,
     signal: stopping.signal,
     onProgress: (progress) => {
       const now = performance.now();

@@ -197,6 +197,8 @@ export interface ProcessOptions {
   readonly identity?: string;
   /** Of a lake: whether the process goes on with what is proved later. */
   readonly follow?: boolean;
+  /** Of a lake: whether it holds synthetic rows. */
+  readonly synthetic?: boolean;
 }
 
 /** @returns the options and the parent process: this process stops when its parent ends. */

@@ -19,10 +19,9 @@ interface EstimateDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
   readonly rules: EstimateRules;
-  readonly maxBodyBytes: number;
 }
 
-export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: EstimateDeps): Route {
+export function estimateRoute({ inspector, rights, rules }: EstimateDeps): Route {
   return {
     method: 'POST',
     path: '/v1/raw/estimate',
@@ -45,11 +44,7 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
     async handle(exchange) {
       const { request, signal, caller } = exchange;
       requireJson(request);
-      const { datasetKey, mode, strict, window, read } = await parseRequest(
-        exchange,
-        { parse: parseQuery },
-        maxBodyBytes,
-      );
+      const { datasetKey, mode, strict, window, read } = await parseRequest(exchange, { parse: parseQuery });
       caller.requireDatasets([datasetKey]);
       const grant = checkRights(rights, datasetKey, backendToken(request));
       const { dataset } = read;

@@ -18,7 +18,6 @@ import { REQUEST_HEADERS } from '../http/routes.ts';
 
 export interface ExportRouteDeps extends SubmitDeps {
   readonly directories: ExportDirectories;
-  readonly maxBodyBytes: number;
 }
 
 const CODE = 'EXPORT_CONTRACT_ERROR';
@@ -44,7 +43,7 @@ export function exportRoutes(deps: ExportRouteDeps): Route[] {
 }
 
 function submitRoute(deps: ExportRouteDeps): Route {
-  const { audit, maxBodyBytes } = deps;
+  const { audit } = deps;
   return {
     method: 'POST',
     path: PREFIX,
@@ -56,7 +55,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
       try {
         requireJson(exchange.request);
         const { request, response, signal, url } = exchange;
-        const body = await readJson(request, response, { maxBytes: maxBodyBytes, code: CODE });
+        const body = await readJson(request, response, CODE);
         facts = { ...facts, request_sha256: requestDigest(body) };
         const parsed = parseExport(body);
         const strays = [

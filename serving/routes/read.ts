@@ -71,7 +71,6 @@ export interface ReadRouteDeps {
   readonly plainLimiter: ConcurrencyLimiter;
   readonly alignedLimiter: ConcurrencyLimiter;
   readonly buffers: BufferPool;
-  readonly maxBodyBytes: number;
   readonly stallTimeoutMs: number;
   readonly log: Logger;
   /** Called for each answer that was sent completely. */
@@ -96,7 +95,7 @@ function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
     async handle(exchange) {
       const startedAt = performance.now();
       const negotiated = accepted(exchange.request, exchange.response);
-      const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
+      const query = await parseRequest(exchange, spec);
       const form = formOf(negotiated, query, spec.prefix);
       exchange.caller.requireDatasets([query.datasetKey]);
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
@@ -137,10 +136,9 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
 export async function parseRequest<T>(
   exchange: Exchange,
   { parse, prefix = 'QUERY' }: { parse(body: Json): Parsed<T>; readonly prefix?: CodePrefix },
-  maxBytes: number,
 ): Promise<T> {
   const code: ProblemCode = `${prefix}_CONTRACT_ERROR`;
-  const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
+  const body = await readJson(exchange.request, exchange.response, code);
   const parsed = parse(body);
   // A parameter in the URL would be ignored, and its sender would mistake the answer.
   const strays = [...exchange.url.searchParams.keys()].map((key) => ({
@@ -373,7 +371,7 @@ export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader 
     async handle(exchange) {
       const startedAt = performance.now();
       const negotiated = accepted(exchange.request, exchange.response);
-      const request = await parseRequest(exchange, { parse: parseFrame }, deps.maxBodyBytes);
+      const request = await parseRequest(exchange, { parse: parseFrame });
       const form = formOf(negotiated, request, 'QUERY');
       exchange.caller.requireDatasets(request.columns.map(({ dataset }) => dataset.key));
       const rights = frameRights(deps.rights, request, backendToken(exchange.request));

@@ -34,6 +34,31 @@ export const LIMITS = {
   pullBytes: 8 * MIB,
   /** The projector rolls an attempt back that sends no frame for this long, and reads it again when further frames come. */
   attemptSilenceMs: 30_000,
+  /** While a projector runs, a checkpoint of the proof log is signed at most this long after a partition is proved. */
+  checkpointMs: 2000,
+  /** `up` does what `compact` does, this long after it did so last. */
+  compactEveryMs: 86_400_000,
+
+  /**
+   * Connections with a request in progress, far above the reads that run and wait. Above this number the service answers health and
+   * metrics only.
+   */
+  connections: 1024,
+  /** Discovery requests running and waiting: a fraction of a second each, and of no use later than that. */
+  discoveryRunning: 4,
+  discoveryWaiting: 64,
+  /** Longest wait for the slot of a read: callers repeat after a 503. */
+  queueMs: 10_000,
+  /**
+   * Time of a read until its first row, and from one row to the next; the time that the client takes to read does not count. What
+   * takes longer is an export.
+   */
+  firstRowMs: 30_000,
+  nextRowMs: 60_000,
+  /** A client that takes no bytes for this long loses its connection, its slot and its database backend. */
+  stallMs: 60_000,
+  /** An event stream without a change gets a comment this often, below the time-outs of proxies, so that both ends notice a lost connection. */
+  heartbeatMs: 15_000,
 };
 
 export type Limits = Readonly<typeof LIMITS>;

@@ -379,20 +379,20 @@ const LIMITS = {
   attemptSilenceMs: 5000,
   sourceTimeoutMs: 3000,
   nodePollMs: 1000,
+  checkpointMs: 1000,
+  compactEveryMs: 30_000,
+  heartbeatMs: 1000,
 };
 const SMALL = {
   ...limitsEnv(LIMITS),
   SVC_SAMPLE: 'false',
   SVC_STREAM_MAX_BYTES: String(16 * MIB),
-  SVC_CHECKPOINT_SECONDS: '1',
   SVC_EXPORT_LEASE_SECONDS: '3',
   SVC_EXPORT_MAX_CRASHES: '1000',
   SVC_EXPORT_MAX_QUEUE: '100',
   SVC_FOLLOW_FILES_SECONDS: '2',
   SVC_FOLLOW_JITTER_SECONDS: '0',
-  SVC_CHANGES_HEARTBEAT_SECONDS: '1',
   SVC_VERIFY_INTERVAL_SECONDS: '30',
-  SVC_COMPACT_INTERVAL_SECONDS: '30',
 };
 
 /**

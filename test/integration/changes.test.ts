@@ -23,7 +23,7 @@ import { startStoreProxy } from '../support/store-proxy.ts';
 
 const A = 'exchange_a_spot_trades';
 const B = 'exchange_b_spot_trades';
-const SETTINGS = { SVC_CHANGES_HEARTBEAT_SECONDS: '1' };
+const LIMITS = { heartbeatMs: 1000 };
 
 let env: TestEnv;
 let client: Client;
@@ -32,7 +32,7 @@ let serving: Serving;
 beforeEach(async () => {
   env = await createMigratedEnv();
   client = await connect({ url: env.databaseUrl, name: 'test' });
-  serving = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+  serving = await startServing({ databaseUrl: env.databaseUrl, limits: LIMITS });
 });
 afterEach(async () => {
   await serving[Symbol.asyncDispose]();
@@ -229,7 +229,7 @@ describe('event streams', () => {
 
   test('that begin while the service stops end without a fault', async () => {
     await grow(3);
-    const stopped = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+    const stopped = await startServing({ databaseUrl: env.databaseUrl, limits: LIMITS });
     const opening = Array.from({ length: 30 }, () => hear('/v1/changes', {}, stopped).catch(() => undefined));
     await delay(5);
     await stopped[Symbol.asyncDispose]();
@@ -291,7 +291,7 @@ describe('event streams', () => {
   test('take no slot of a reader and no connection of other requests, and are not closed as idle', async () => {
     await using small = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_DISCOVERY_MAX_CONCURRENCY: '1', SVC_DISCOVERY_MAX_QUEUE: '0' },
+      limits: { discoveryRunning: 1, discoveryWaiting: 0 },
       connections: {
         maxConnections: 1,
         maxEventStreams: 40,
@@ -319,7 +319,8 @@ describe('event streams', () => {
   test('of one key that takes every place and every connection lock out no other key and not the owner', async () => {
     await using small = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '20' },
+      settings: { SVC_CHANGES_MAX_LISTENERS: '20' },
+      limits: LIMITS,
       connections: { maxConnections: 2, maxEventStreams: 20 },
     });
     const [greedy, other] = [await addNamed('greedy'), await addNamed('other')];
@@ -359,7 +360,8 @@ describe('event streams', () => {
   test('whose client does not read make room as well', async () => {
     await using small = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '1', SVC_QUERY_STALL_TIMEOUT_MS: '600000' },
+      settings: { SVC_CHANGES_MAX_LISTENERS: '1' },
+      limits: { ...LIMITS, stallMs: 600_000 },
     });
     const key = await addNamed('stuck');
     const { port } = new URL(small.url);
@@ -376,7 +378,7 @@ describe('event streams', () => {
   test('of a client that does not read are ended, and hold no others up', async () => {
     await using small = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { ...SETTINGS, SVC_QUERY_STALL_TIMEOUT_MS: '1000' },
+      limits: { ...LIMITS, stallMs: 1000 },
     });
     const { port } = new URL(small.url);
     const stuck = connectSocket(Number(port), '127.0.0.1');
@@ -435,7 +437,7 @@ describe('the client', () => {
       const growing = step === 'restart' ? undefined : grow(300);
       if (step !== 'grow') {
         const old = front;
-        front = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+        front = await startServing({ databaseUrl: env.databaseUrl, limits: LIMITS });
         if (old !== serving) await old[Symbol.asyncDispose]();
         else serving.app.changes.end();
       }

@@ -460,7 +460,7 @@ describe('requests', () => {
     expect([...outcome(answer), answer.headers['retry-after']]).toEqual([503, 'QUERY_BACKEND_ERROR', '2']);
     await using narrow = await startServing({
       databaseUrl: system.env.databaseUrl,
-      settings: { SVC_DISCOVERY_MAX_CONCURRENCY: '1', SVC_DISCOVERY_MAX_QUEUE: '0' },
+      limits: { discoveryRunning: 1, discoveryWaiting: 0 },
     });
     const answers = await Promise.all(
       Array.from({ length: 8 }, () => narrow.send({ method: 'GET', path: '/v1/datasets' })),

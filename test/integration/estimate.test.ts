@@ -226,7 +226,7 @@ describe('the time budget', () => {
     const passed = Array.from({ length: 7 }, (_, value) => ({ field: 'quantity', op: 'gt', value: -value }));
     await using on = await startServing({
       databaseUrl: own.databaseUrl,
-      settings: { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '100', SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '100' },
+      limits: { firstRowMs: 100, nextRowMs: 100 },
     });
     const codes = ({ warnings }: Json) => warnings.map(({ code }: Json) => code);
     for (const window of [{}, { n_rows: 5 }, { n_random: 5 }]) {

@@ -44,7 +44,8 @@ beforeAll(async () => {
   serving = await startServing({
     databaseUrl: env.databaseUrl,
     rightsMatrixPath: matrixPath,
-    settings: { SVC_LAKE_FOLDER: lake, SVC_QUERY_STALL_TIMEOUT_MS: '1000', SVC_BYOK_DATABASE_ROLE: 'callers' },
+    settings: { SVC_LAKE_FOLDER: lake, SVC_BYOK_DATABASE_ROLE: 'callers' },
+    limits: { stallMs: 1000 },
   });
 });
 afterAll(async () => {

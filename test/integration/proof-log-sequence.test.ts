@@ -323,7 +323,8 @@ describe('the sequencer', () => {
     const settings = loadSettings({
       cwd: env.dir,
       env: {},
-      flags: { SVC_STATE_DIR: join(env.dir, 'state'), SVC_CHECKPOINT_SECONDS: '60' },
+      flags: { SVC_STATE_DIR: join(env.dir, 'state') },
+      limits: { checkpointMs: 60_000 },
     });
     const stop = new AbortController();
     const done = keepSequenced({ databaseUrl: env.databaseUrl, settings, log: testLogger(), signal: stop.signal });
@@ -340,7 +341,8 @@ describe('the sequencer', () => {
     const settings = loadSettings({
       cwd: env.dir,
       env: {},
-      flags: { SVC_STATE_DIR: join(env.dir, 'state'), SVC_CHECKPOINT_SECONDS: '1' },
+      flags: { SVC_STATE_DIR: join(env.dir, 'state') },
+      limits: { checkpointMs: 1000 },
     });
     const run = () => {
       const stop = new AbortController();

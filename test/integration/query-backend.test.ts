@@ -176,8 +176,7 @@ describe('the database', () => {
     tags: ['nightly'],
   }, async () => {
     await using proxy = await startStoreProxy(env.databaseUrls.serve);
-    const settings = { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '500' };
-    await using serving = await startServing({ databaseUrl: proxy.url, settings });
+    await using serving = await startServing({ databaseUrl: proxy.url, limits: { firstRowMs: 500 } });
     const bodies = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
     const answers = () => Promise.all(bodies.map((body) => serving.query({ ...ALL, ...body })));
     // On a busy machine the first reads, which open connections, may take longer than that.

@@ -29,8 +29,10 @@ beforeAll(async () => {
 });
 afterAll(() => env[Symbol.asyncDispose]());
 
-const serve = (settings: Parameters<typeof startServing>[0]['settings'], more: object = {}) =>
-  startServing({ databaseUrl: env.databaseUrl, settings, ...more });
+const serve = (
+  settings: Parameters<typeof startServing>[0]['settings'],
+  more: Partial<Parameters<typeof startServing>[0]> = {},
+) => startServing({ databaseUrl: env.databaseUrl, settings, ...more });
 
 async function busyBackends(): Promise<number> {
   const found = await execute(
@@ -69,7 +71,7 @@ describe('the time budget', () => {
   test.each(NOTHING)(
     '%s: a filter that matches nothing is 503 when it is used up, 404 within it',
     async (mode, filter) => {
-      await using hurried = await serve({ SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '100' });
+      await using hurried = await serve({}, { limits: { firstRowMs: 100 } });
       await using patient = await serve({});
       for (const window of WINDOWS) {
         const body = { ...ALL, mode, filters: [filter], ...window };
@@ -109,7 +111,7 @@ describe('the time budget', () => {
   test('also holds between rows: 503 while nothing is sent, a broken answer after', { tags: ['nightly'] }, async () => {
     await using _locked = await lastChunkLocked();
     const small = { ...ALL, fields: ['trade_id'], time_range: ['2024-05-02T00:00:00Z', '2024-07-01T00:00:00Z'] };
-    await using hurried = await serve({ SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '200', SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '400' });
+    await using hurried = await serve({}, { limits: { nextRowMs: 200, firstRowMs: 400 } });
     const answer = await hurried.query(small);
     expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_TIMEOUT']);
     // Until the lock there are rows all the time, if none that come in 400 ms on a machine that is busy.
@@ -125,7 +127,7 @@ describe('the time budget', () => {
   });
 
   test('does not run while the reader is behind', { tags: ['nightly'] }, async () => {
-    await using hurried = await serve({ SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '200', SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '800' });
+    await using hurried = await serve({}, { limits: { nextRowMs: 200, firstRowMs: 800 } });
     const { plain } = hurried.app.limiters;
     // Until the reader is behind there are rows all the time, if none in time on a machine that is busy.
     let response = await openUnread();

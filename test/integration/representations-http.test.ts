@@ -194,7 +194,7 @@ describe('a reader that is slow', () => {
   test('is cut off when it takes nothing of a coded answer', { tags: ['nightly'] }, async () => {
     await using impatient = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_STALL_TIMEOUT_MS: '1000' },
+      limits: { stallMs: 1000 },
     });
     for (const coding of CODINGS) {
       const response = await impatient.open({

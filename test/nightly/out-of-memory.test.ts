@@ -56,7 +56,7 @@ test('killed processes of the database, the projector and the service cost nobod
     SVC_STATE_DIR: join(own.dir, 'state'),
     SVC_EXCHANGE_A_BASE_URL: undisturbed.settings.SVC_EXCHANGE_A_BASE_URL,
     SVC_STREAM_MAX_BYTES: String(1 << 28),
-    ...limitsEnv({ frameRawBytes: 60_000 }),
+    ...limitsEnv({ frameRawBytes: 60_000, heartbeatMs: 1000 }),
     SVC_EXPORT_LEASE_SECONDS: '1',
   };
   const up = startCommand(['up', '--http-port', String(port)], {
@@ -64,7 +64,6 @@ test('killed processes of the database, the projector and the service cost nobod
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_LAKE_FOLDER: folder,
-    SVC_CHANGES_HEARTBEAT_SECONDS: '1',
     SVC_SAMPLE: 'false',
   });
   await once(up.child.stdout!, 'data');

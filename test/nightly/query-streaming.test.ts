@@ -20,7 +20,7 @@ const ONE_DAY = { ...ALL, time_range: ['2024-05-02T00:00:00Z', '2024-05-03T00:00
 /** 70 MB: still more than sockets and buffers hold. */
 const HALF_A_DAY = { ...ALL, time_range: ['2024-05-02T00:00:00Z', '2024-05-02T12:00:00Z'] };
 /** Nobody is cut off, or refused, because this machine is busy. */
-const PATIENT = { SVC_QUERY_QUEUE_TIMEOUT_MS: '120000', SVC_QUERY_STALL_TIMEOUT_MS: '600000' };
+const PATIENT = { queueMs: 120_000, stallMs: 600_000 };
 
 let env: TestEnv;
 beforeAll(async () => {
@@ -117,7 +117,8 @@ describe('large answers', () => {
   test('as many slow readers as there are slots do not keep others from being served', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', ...PATIENT },
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '2' },
+      limits: PATIENT,
     });
     const { plain } = serving.app.limiters;
     const slow = await Promise.all([1, 2].map(() => serving.open(post(HALF_A_DAY))));
@@ -135,7 +136,8 @@ describe('large answers', () => {
   test('of more slow readers than may be parked, one is cut off, and the others get all of it', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_MAX_CONCURRENCY: '1', ...PATIENT },
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '1' },
+      limits: PATIENT,
     });
     const { plain } = serving.app.limiters;
     const slow: IncomingMessage[] = [];
@@ -214,7 +216,7 @@ describe('readers that go away', () => {
   test('one that takes nothing is cut after the stall time-out', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_STALL_TIMEOUT_MS: '1000' },
+      limits: { stallMs: 1000 },
     });
     const response = await serving.open(post(ALL));
     response.pause();
@@ -247,7 +249,8 @@ describe('limits', () => {
   test('slots, then the queue, then 503 at once; aligned reads have their own', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', SVC_QUERY_MAX_QUEUE: '1', SVC_QUERY_QUEUE_TIMEOUT_MS: '60000' },
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', SVC_QUERY_MAX_QUEUE: '1' },
+      limits: { queueMs: 60_000 },
     });
     const unlock = await lockTable('exchange_a_spot_trades');
     const read = { ...ALL, n_rows: 20_000 };
@@ -274,8 +277,8 @@ describe('limits', () => {
       settings: {
         SVC_ALIGNED_QUERY_MAX_CONCURRENCY: '1',
         SVC_ALIGNED_QUERY_MAX_QUEUE: '1',
-        SVC_QUERY_QUEUE_TIMEOUT_MS: '3000',
       },
+      limits: { queueMs: 3000 },
     });
     const unlock = await lockTable('canonical_aligned_1s_aggregates');
     const read = { ...ALL, mode: 'aligned_1s', time_range: ['2024-05-01T00:00:00Z', '2024-05-01T00:01:00Z'] };
@@ -308,7 +311,7 @@ describe('limits', () => {
   test('a read without a first row in time is 503 and its backend is free', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '300' },
+      limits: { firstRowMs: 300 },
     });
     const unlock = await lockTable('exchange_a_spot_trades');
     try {

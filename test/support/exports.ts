@@ -48,7 +48,7 @@ export interface Exports extends AsyncDisposable {
   runs(exportId: string): Promise<string[]>;
 }
 
-export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatrixPath'> {
+export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatrixPath' | 'limits'> {
   readonly settings?: TestSettings;
   /** False: only what is submitted and asked, nothing runs. */
   readonly worker?: boolean;

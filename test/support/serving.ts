@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type App, createApp } from '../../serving/app.ts';
 import { type ConnectionLimits, listen } from '../../serving/server.ts';
+import type { Limits } from '../../shared/config/limits.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
@@ -29,6 +30,7 @@ export interface ServingOptions {
   /** Another than API_KEY. */
   readonly apiKey?: string;
   readonly settings?: Partial<Record<SettingName, string>>;
+  readonly limits?: Partial<Limits>;
   readonly rightsMatrixPath?: string;
   readonly now?: () => number;
   /** How long the log may take to answer. */
@@ -74,7 +76,7 @@ export async function migrated(databaseUrl: string): Promise<void> {
 export async function startServing(options: ServingOptions): Promise<Serving> {
   const roles = rolesOf(options.databaseUrl);
   const flags = { SVC_DATABASE_MONITOR_URL: roles.monitor, ...options.settings };
-  const settings = loadSettings({ cwd: '/nowhere', env: {}, flags });
+  const settings = loadSettings({ cwd: '/nowhere', env: {}, flags, limits: options.limits });
   const app = createApp({
     settings,
     databaseUrl: roles.serve,

@@ -9,12 +9,12 @@ const sharesOf = (flags: Record<string, string>, of: number) => {
 };
 
 test('limits are divided: their shares add up to them, and each process has at least one of each', () => {
-  const flags = { SVC_QUERY_MAX_CONCURRENCY: '8', SVC_QUERY_MAX_QUEUE: '65', SVC_DISCOVERY_MAX_CONCURRENCY: '2' };
+  const flags = { SVC_QUERY_MAX_CONCURRENCY: '8', SVC_QUERY_MAX_QUEUE: '65' };
   const shares = sharesOf(flags, 3);
   expect(shares.map((one) => one.SVC_QUERY_MAX_CONCURRENCY)).toEqual([3, 3, 2]);
   expect(shares.map((one) => one.SVC_QUERY_MAX_QUEUE)).toEqual([22, 22, 21]);
-  expect(shares.map((one) => one.SVC_HTTP_MAX_CONNECTIONS)).toEqual([342, 341, 341]);
-  expect(shares.map((one) => one.SVC_DISCOVERY_MAX_CONCURRENCY)).toEqual([1, 1, 1]);
+  expect(shares.map((one) => one.limits.connections)).toEqual([342, 341, 341]);
+  expect(shares.map((one) => one.limits.discoveryRunning)).toEqual([2, 1, 1]);
 });
 
 test('what a setting forbids stays forbidden, and what is not a limit of a process stays whole', () => {

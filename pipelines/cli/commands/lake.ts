@@ -45,7 +45,6 @@ export function lakeChild(context: Context, { folder, synthetic, follow }: LakeO
     // It has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
     SVC_LAKE_FOLDER: folder,
-    SVC_LAKE_SYNTHETIC: String(synthetic),
   };
   return {
     name: 'lake',
@@ -59,6 +58,7 @@ export function lakeChild(context: Context, { folder, synthetic, follow }: LakeO
       settings: own,
       sample_rights: settings.SVC_DATABASE_URL === undefined,
       follow,
+      synthetic,
     }),
   };
 }

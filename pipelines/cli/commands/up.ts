@@ -219,11 +219,10 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   const line = './tidemark up (scheduled verification)';
   const verification =
     interval > 0 ? keepVerified(context, fedDatasets(), { intervalMs: interval * 1000, line }) : undefined;
-  const compacting = context.settings.SVC_COMPACT_INTERVAL_SECONDS * 1000;
-  const compaction =
-    compacting > 0
-      ? keepCompacted(context, { intervalMs: compacting, line: './tidemark up (scheduled compaction)' })
-      : undefined;
+  const compaction = keepCompacted(context, {
+    intervalMs: context.settings.limits.compactEveryMs,
+    line: './tidemark up (scheduled compaction)',
+  });
   await once(signal, 'abort');
   output.note('stopping');
   await Promise.all([verification, compaction]);
@@ -360,10 +359,10 @@ function startFollowing({
 /** Keeps a lake, if `SVC_LAKE_FOLDER` is set. */
 function startLake(context: Context): SupervisedChild | undefined {
   const { settings, log } = context;
-  const { SVC_LAKE_FOLDER: folder, SVC_LAKE_SYNTHETIC: synthetic } = settings;
+  const { SVC_LAKE_FOLDER: folder } = settings;
   if (folder === undefined) return undefined;
   return new SupervisedChild({
-    ...lakeChild(context, { folder, synthetic, follow: true }),
+    ...lakeChild(context, { folder, synthetic: false, follow: true }),
     log,
     onLine: (line) => {
       const { error } = JSON.parse(line) as { error?: { code: string; message: string } };

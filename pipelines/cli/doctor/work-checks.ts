@@ -157,7 +157,7 @@ async function unreachable(location: URL): Promise<string | undefined> {
   });
 }
 
-/** A running sequencer signs within SVC_CHECKPOINT_SECONDS. */
+/** A running sequencer signs within seconds (`checkpointMs`). */
 const PENDING_MINUTES = 5;
 
 const proofLog: Check = {

@@ -1,5 +1,5 @@
 /** Settings of the HTTP service (connections, rights, limits, freshness) and of exports. */
-import { MIB, type Setting } from './setting.ts';
+import type { Setting } from './setting.ts';
 
 export const SERVING = {
   SVC_HTTP_HOST: { group: 'HTTP', kind: 'string', default: '127.0.0.1', doc: 'Address to listen on.' },
@@ -17,15 +17,6 @@ export const SERVING = {
     min: 1,
     max: 64,
     doc: 'Processes that answer on the port. With several, the limits below of connections, event streams, reads and queues are divided among them, each with at least one; the first process runs exports. Each counts the limits of named keys for itself.',
-  },
-  SVC_HTTP_MAX_BODY_BYTES: {
-    group: 'HTTP',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(MIB),
-    min: 1024,
-    max: 16 * MIB,
-    doc: 'Largest request body that the service accepts.',
   },
   SVC_INTERNAL_API_KEY: {
     group: 'HTTP',
@@ -51,30 +42,13 @@ export const SERVING = {
     default: '',
     doc: 'Origins whose browser pages may call the service, separated by commas; * allows any. None by default.',
   },
-  SVC_HTTP_MAX_CONNECTIONS: {
-    group: 'HTTP',
-    kind: 'integer',
-    default: '1024',
-    min: 1,
-    max: 1_000_000,
-    doc: 'Connections with a request in progress at once. Above this number the service answers health and metrics only; every other request gets a 503.',
-  },
   SVC_CHANGES_MAX_LISTENERS: {
     group: 'HTTP',
     kind: 'integer',
     default: '10000',
     min: 0,
     max: 1_000_000,
-    doc: 'Event streams of /v1/changes at once, in addition to SVC_HTTP_MAX_CONNECTIONS. Beyond it the key that holds most gives way, or the new one is 503. Each takes a file descriptor and about 75 KB.',
-  },
-  SVC_CHANGES_HEARTBEAT_SECONDS: {
-    group: 'HTTP',
-    kind: 'integer',
-    unit: 's',
-    default: '15',
-    min: 1,
-    max: 3600,
-    doc: 'An event stream of /v1/changes without a change gets a comment this often, so that both ends notice a lost connection.',
+    doc: 'Event streams of /v1/changes at once, beside the connections of other requests. Beyond it the key that holds most gives way, or the new one is 503. Each takes a file descriptor and about 75 KB.',
   },
   SVC_SOURCE_RIGHTS_MATRIX_PATH: {
     group: 'Rights',
@@ -132,58 +106,6 @@ export const SERVING = {
     max: 100_000,
     doc: 'Aligned reads waiting; one more is 503.',
   },
-  SVC_DISCOVERY_MAX_CONCURRENCY: {
-    group: 'Limits',
-    kind: 'integer',
-    default: '4',
-    min: 1,
-    max: 1000,
-    doc: 'Discovery requests running at once: datasets, coverage, estimates, lineage, changes, submits of exports and files of the lake.',
-  },
-  SVC_DISCOVERY_MAX_QUEUE: {
-    group: 'Limits',
-    kind: 'integer',
-    default: '64',
-    min: 0,
-    max: 100_000,
-    doc: 'Discovery requests waiting; one more is 503.',
-  },
-  SVC_QUERY_QUEUE_TIMEOUT_MS: {
-    group: 'Limits',
-    kind: 'integer',
-    unit: 'ms',
-    default: '10000',
-    min: 1,
-    max: 600_000,
-    doc: 'Longest wait for a read slot before 503.',
-  },
-  SVC_QUERY_FIRST_ROW_TIMEOUT_MS: {
-    group: 'Limits',
-    kind: 'integer',
-    unit: 'ms',
-    default: '30000',
-    min: 100,
-    max: 3_600_000,
-    doc: 'Time budget of a read until its first row; when it runs out, the answer is 503 QUERY_TIMEOUT.',
-  },
-  SVC_QUERY_NEXT_ROW_TIMEOUT_MS: {
-    group: 'Limits',
-    kind: 'integer',
-    unit: 'ms',
-    default: '60000',
-    min: 100,
-    max: 3_600_000,
-    doc: 'Time budget of a read from one row to the next; the time that the client takes to read does not count. When it runs out, the service cuts the answer off, or answers 503 QUERY_TIMEOUT if it has sent nothing yet.',
-  },
-  SVC_QUERY_STALL_TIMEOUT_MS: {
-    group: 'Limits',
-    kind: 'integer',
-    unit: 'ms',
-    default: '60000',
-    min: 1000,
-    max: 3_600_000,
-    doc: 'A client that takes no bytes for this long loses its connection, its slot and its database backend.',
-  },
   SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS: {
     group: 'Freshness',
     kind: 'integer',
@@ -218,12 +140,6 @@ export const EXPORTS = {
     group: 'Exports',
     kind: 'path',
     doc: 'Folder in which `up` keeps a lake of every proved partition, as `./tidemark lake --follow` does, and which /v1/lake serves. Unset: none.',
-  },
-  SVC_LAKE_SYNTHETIC: {
-    group: 'Exports',
-    kind: 'boolean',
-    default: 'false',
-    doc: 'Whether the lake of `up` also holds synthetic rows.',
   },
   SVC_EXPORT_MAX_CONCURRENCY: {
     group: 'Exports',
