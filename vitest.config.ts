@@ -2,12 +2,11 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { defineConfig } from 'vitest/config';
 import { PATIENCE_MS } from './test/support/patience.ts';
-import { LongestFirst } from './test/support/recorded-times.ts';
 
 // As ./tidemark does, for the services and helpers that tests start without it.
 process.env.NODE_COMPILE_CACHE ??= join(import.meta.dirname, 'node_modules/.cache/tidemark-compile');
 
-/** One report a set of levels, for `npm run test:times` and `.ci/`; `npm test` writes unit+integration+system. */
+/** One report a set of levels, for `.ci/`; `npm test` writes unit+integration+system. */
 const levels = process.argv.flatMap((argument, index) => (argument === '--project' ? process.argv[index + 1] : []));
 const report = join(import.meta.dirname, `.tidemark/test/report-${levels.join('+') || 'all'}.json`);
 
@@ -31,7 +30,6 @@ export default defineConfig({
     // Node runs the TypeScript of the tests as it runs that of the product.
     experimental: { viteModuleRunner: false },
     reporters: ['default', './test/support/skipped-reporter.ts', ['json', { outputFile: report }]],
-    sequence: { sequencer: LongestFirst },
     tags: [{ name: 'nightly', description: 'Too long for `npm test`; `npm run test:nightly` runs it.' }],
     projects: [
       // Files of a worker share its modules: importing the product again takes a fifth of the time.

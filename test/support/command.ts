@@ -10,7 +10,6 @@ import { projectionOf } from '../../pipelines/sources/index.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { limitsIn } from './small-limits.ts';
-import { spend } from './spans.ts';
 
 export const ROOT = join(import.meta.dirname, '..', '..');
 
@@ -107,10 +106,7 @@ export function beginCommand(args: readonly string[], env: Environment, settings
       return () => void listeners.delete(listener);
     },
   };
-  const done = spend('commands', async () => {
-    const exit = await run(withJson(args), io);
-    return answerOf(exit, null, written.stdout, written.stderr);
-  });
+  const done = run(withJson(args), io).then((exit) => answerOf(exit, null, written.stdout, written.stderr));
   return {
     done,
     answered: answered.promise,
@@ -144,7 +140,7 @@ export function startCommand(args: readonly string[], env: Environment): Running
     stderr += text;
     if (process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
   });
-  const ended = new Promise<Answer>((resolve, reject) => {
+  const done = new Promise<Answer>((resolve, reject) => {
     child.once('error', reject);
     // 'exit', not 'close': a projector that outlives its parent for a moment holds the pipes.
     child.once('exit', async (exit, signal) => {
@@ -152,5 +148,5 @@ export function startCommand(args: readonly string[], env: Environment): Running
       resolve(answerOf(exit, signal, stdout, stderr));
     });
   });
-  return { child, done: spend('processes', () => ended) };
+  return { child, done };
 }

@@ -20,7 +20,6 @@ import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
 import { type Answer, type Begun, beginCommand, type Json, type Running, runCommand, startCommand } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
-import { spend } from './spans.ts';
 import { createMigratedEnv, createTestEnv, type EnvOptions, natsSettings, type TestEnv } from './stack.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
@@ -227,9 +226,7 @@ export async function digestsOf(client: Client): Promise<Record<string, Json>> {
  * Advisory locks and open transactions that are left; none in a system at rest. The server's side of a connection ends a
  * moment after the process whose it was, so that is waited for; what the server does by itself (autovacuum) is nobody's.
  */
-export const leftoversOf = (client: Client): Promise<Json[]> => spend('waiting', () => leftovers(client));
-
-async function leftovers(client: Client): Promise<Json[]> {
+export async function leftoversOf(client: Client): Promise<Json[]> {
   for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(50)) {
     const { rows } = await client.query(
       `select a.application_name, a.state, l.locktype from pg_stat_activity a

@@ -15,7 +15,6 @@ import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { OWN_MATRIX } from './rights.ts';
-import { spend } from './spans.ts';
 import { rolesOf, testLogger } from './stack.ts';
 
 export { OWN_MATRIX } from './rights.ts';
@@ -150,11 +149,9 @@ export async function eventually(
   what: string,
   withinMs = PATIENCE_MS,
 ): Promise<void> {
-  await spend('waiting', async () => {
-    const deadline = Date.now() + withinMs;
-    while (!(await condition())) {
-      if (Date.now() > deadline) throw new Error(`not within ${withinMs / 1000} s: ${what}`);
-      await new Promise((resolve) => setTimeout(resolve, 10));
-    }
-  });
+  const deadline = Date.now() + withinMs;
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error(`not within ${withinMs / 1000} s: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
 }

@@ -19,7 +19,6 @@ import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { type FolderNote, notesIn } from './leftovers.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
-import { spend } from './spans.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -90,11 +89,11 @@ export interface EnvOptions {
 }
 
 /** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
-export const createTestEnv = (options?: EnvOptions): Promise<TestEnv> => spend('servers', () => createEnv('', options));
+export const createTestEnv = (options?: EnvOptions): Promise<TestEnv> => createEnv('', options);
 
 /** The same with a database of the current schema and no rows. */
 export const createMigratedEnv = (options?: EnvOptions): Promise<TestEnv> =>
-  spend('servers', () => createEnv(`TEMPLATE ${inject('testTemplate')}`, options));
+  createEnv(`TEMPLATE ${inject('testTemplate')}`, options);
 
 /**
  * The same with rows: those that `load` put into the run's second template. The first call of a run makes it, whatever its
@@ -102,8 +101,8 @@ export const createMigratedEnv = (options?: EnvOptions): Promise<TestEnv> =>
  */
 export async function createLoadedEnv(load: (databaseUrl: string) => Promise<void>): Promise<TestEnv> {
   const name = loadedTemplate(inject('testTemplate'));
-  await spend('servers', () => makeOnce(name, load));
-  return await spend('servers', () => createEnv(`TEMPLATE ${name}`));
+  await makeOnce(name, load);
+  return await createEnv(`TEMPLATE ${name}`);
 }
 
 /** The name of the template with rows of a run. */
@@ -218,9 +217,7 @@ export interface PrivateStack extends AsyncDisposable {
 export async function createPrivateStack(options: { readonly supervise?: boolean } = {}): Promise<PrivateStack> {
   const dir = await temporaryDir();
   const forget = await remember(dir);
-  const stack = await spend('servers', () =>
-    acquireStack({ stateDir: join(dir, 'stack'), log: testLogger(), profile: PRIVATE_PROFILE }),
-  );
+  const stack = await acquireStack({ stateDir: join(dir, 'stack'), log: testLogger(), profile: PRIVATE_PROFILE });
   if (options.supervise ?? true) stack.supervise();
   const filesDir = join(dir, 'files');
   await mkdir(filesDir);
@@ -273,16 +270,15 @@ export function rolesOf(databaseUrl: string): Record<DatabaseRole, string> {
 }
 
 /** Hands `work` a connection to put rows into storage with. */
-export const loadRows = (url: string, work: (client: pg.Client) => Promise<void>): Promise<void> =>
-  spend('rows', async () => {
-    const client = new pg.Client({ connectionString: url });
-    await client.connect();
-    try {
-      await work(client);
-    } finally {
-      await client.end();
-    }
-  });
+export async function loadRows(url: string, work: (client: pg.Client) => Promise<void>): Promise<void> {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  try {
+    await work(client);
+  } finally {
+    await client.end();
+  }
+}
 
 export function withDatabase(url: string, database: string): string {
   const result = new URL(url);
