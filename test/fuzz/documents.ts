@@ -3,11 +3,9 @@ import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
-import type { BlockCoverage } from './coverage.ts';
-import { below, mutated, oneOf, type Random } from './mutate.ts';
+import { mutated, oneOf, type Random } from './mutate.ts';
 import { shapeOf, type Target } from './target.ts';
 import { bitcoinTargets } from './targets/bitcoin.ts';
-import { contractTargets } from './targets/contract.ts';
 import { innerTargets } from './targets/inner.ts';
 import { metricTargets } from './targets/metrics.ts';
 import { tradeTargets } from './targets/trades.ts';
@@ -16,8 +14,6 @@ import { Watchdog } from './watchdog.ts';
 export interface DocumentsOptions {
   readonly seed: number;
   readonly count: number;
-  /** Keeps documents that reach new code, and changes them further. It must have been started before the product was imported. */
-  readonly coverage?: BlockCoverage;
   /** Of targets' names; all without. */
   readonly only?: string;
   /** Where documents that failed are kept. */
@@ -42,7 +38,6 @@ export interface DocumentsReport {
   /** Milliseconds, by target. */
   readonly times: Readonly<Record<string, number>>;
   readonly findings: readonly Finding[];
-  readonly blocks?: number;
   readonly seconds: number;
   readonly slowestMs: number;
   readonly peakMiB: number;
@@ -53,23 +48,15 @@ const LIMIT_MS = 20_000;
 const MAX_RSS_BYTES = 1536 * 1024 * 1024;
 const REDUCING_MS = 5000;
 const BATCH = 250;
-const KEPT = 400;
 const MAX_FINDINGS = 40;
 
 export async function allTargets(scratch: string): Promise<Target[]> {
-  return [
-    ...tradeTargets(scratch),
-    ...metricTargets(),
-    ...bitcoinTargets(),
-    ...(await innerTargets(scratch)),
-    ...contractTargets(),
-  ];
+  return [...tradeTargets(scratch), ...metricTargets(), ...bitcoinTargets(), ...(await innerTargets())];
 }
 
-/** A target and the documents that are changed further. */
+/** A target and what came out of it. */
 interface Corpus {
   readonly target: Target;
-  readonly documents: Buffer[];
   readonly outcomes: Set<string>;
   ms: number;
 }
@@ -140,35 +127,26 @@ class Run {
   constructor(options: DocumentsOptions, targets: readonly Target[]) {
     this.#options = options;
     this.#random = seededRandom(options.seed);
-    this.#corpora = targets.map((target) => ({ target, documents: [...target.seeds], outcomes: new Set(), ms: 0 }));
+    this.#corpora = targets.map((target) => ({ target, outcomes: new Set(), ms: 0 }));
     this.#turns = targets.flatMap(({ weight = 4 }, index) => Array.from({ length: weight }, () => index));
   }
 
   async run(): Promise<DocumentsReport> {
-    const { seed, count, coverage, folder, note } = this.#options;
+    const { seed, count, folder, note } = this.#options;
     const names = this.#corpora.map(({ target }) => target.name);
     await using watchdog = new Watchdog({ limitMs: LIMIT_MS, names, folder, seed });
     await this.#readSeeds(watchdog);
-    await coverage?.poll();
     const filesBefore = openFiles();
     const startedAt = performance.now();
     let done = 0;
     while (done < count && this.#findings.size < MAX_FINDINGS) {
-      const batch: { readonly corpus: Corpus; readonly bytes: Buffer; readonly isNew: boolean }[] = [];
-      for (let index = 0; index < BATCH && done < count; index++) {
-        done++;
-        const turn = oneOf(this.#random, this.#turns);
-        const corpus = this.#corpora[turn];
-        const bytes = await this.#document(corpus);
-        watchdog.begin(done, turn, bytes);
-        batch.push({ corpus, bytes, isNew: await this.#read(corpus, bytes, done) });
-      }
-      this.#checkMemory(done);
-      if (!coverage || (await coverage.poll()) === 0) continue;
-      // One of these reached new code. Those with a new outcome are the likely ones; else any few of them.
-      const likely = batch.filter(({ isNew }) => isNew);
-      for (const { corpus, bytes } of likely.length > 0 ? likely : batch.slice(0, 4)) this.#keep(corpus, bytes);
-      if (done % 100_000 < BATCH) note?.(`${done} documents, ${coverage.blocks} blocks`);
+      const turn = oneOf(this.#random, this.#turns);
+      const corpus = this.#corpora[turn];
+      const bytes = await this.#document(corpus);
+      watchdog.begin(++done, turn, bytes);
+      await this.#read(corpus, bytes, done);
+      if (done % BATCH === 0) this.#checkMemory(done);
+      if (done % 100_000 === 0) note?.(`${done} documents`);
     }
     await new Promise((resolve) => setImmediate(resolve));
     const files = openFiles();
@@ -183,7 +161,6 @@ class Run {
       outcomes: Object.fromEntries(this.#corpora.map(({ target, outcomes }) => [target.name, outcomes.size])),
       times: Object.fromEntries(this.#corpora.map(({ target, ms }) => [target.name, Math.round(ms)])),
       findings: [...this.#findings.values()],
-      blocks: coverage?.blocks,
       seconds: (performance.now() - startedAt) / 1000,
       slowestMs: this.#slowestMs,
       peakMiB: Math.round(this.#peak / 1024 / 1024),
@@ -201,14 +178,13 @@ class Run {
     }
   }
 
-  async #document({ target, documents }: Corpus): Promise<Buffer> {
-    const { form, words = [], pack } = target;
-    const bytes = mutated(oneOf(this.#random, documents), this.#random, { form, words, others: documents });
+  async #document({ target }: Corpus): Promise<Buffer> {
+    const { form, words = [], pack, seeds } = target;
+    const bytes = mutated(oneOf(this.#random, seeds), this.#random, { form, words, others: seeds });
     return pack && this.#random() < 0.9 ? await pack(bytes) : bytes;
   }
 
-  /** @returns whether this target never had this outcome before */
-  async #read(corpus: Corpus, bytes: Buffer, number: number): Promise<boolean> {
+  async #read(corpus: Corpus, bytes: Buffer, number: number): Promise<void> {
     const { target, outcomes } = corpus;
     const startedAt = performance.now();
     let outcome: string;
@@ -217,20 +193,13 @@ class Run {
     } catch {
       const found = await fault(target, bytes);
       await this.#find(target, number, bytes, found ?? { what: 'fails once, and not again', stack: '' });
-      return true;
+      return;
     }
     const took = performance.now() - startedAt;
     corpus.ms += took;
     if (took > this.#slowestMs) this.#slowestMs = took;
     if (outcome.includes('accepted')) this.#accepted++;
-    if (outcomes.has(outcome)) return false;
     outcomes.add(outcome);
-    return true;
-  }
-
-  #keep({ documents, target }: Corpus, bytes: Buffer): void {
-    if (documents.length < target.seeds.length + KEPT) documents.push(Buffer.from(bytes));
-    else documents[target.seeds.length + below(this.#random, KEPT)] = Buffer.from(bytes);
   }
 
   #checkMemory(done: number): void {

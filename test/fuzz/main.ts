@@ -1,26 +1,24 @@
 /**
- * `npm run fuzz -- documents|requests|http --seed N --count N`: mutated documents over all decoders, requests made from the
- * OpenAPI document, and raw connections. What fails is printed with its seed, and kept to be replayed.
+ * `npm run fuzz -- documents|requests --seed N --count N`: mutated documents over all decoders and requests made from
+ * the OpenAPI document. What fails is printed with its seed, and kept to be replayed.
  *
  *   --seed N        names the run (1)
- *   --count N       how many (documents 100,000, requests 10,000, http 1,000)
- *   --plain         documents: does not look which code they reach
+ *   --count N       how many (documents 100,000, requests 10,000)
  *   --targets TEXT  documents: only decoders with this in their name
  *   --replay FILE   documents: reads a kept document again; its name begins with its decoder's
- *   --only N        requests, http: sends only this one of the run
+ *   --only N        requests: sends only this one of the run
  *   --out FOLDER    where documents that failed are kept (.tidemark/fuzz)
  */
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { BlockCoverage } from './coverage.ts';
+import { fuzzDocuments, replayDocument } from './documents.ts';
 
 const ROOT = join(import.meta.dirname, '..', '..');
-const COUNTS: Readonly<Record<string, number>> = { documents: 100_000, requests: 10_000, http: 1000 };
+const COUNTS: Readonly<Record<string, number>> = { documents: 100_000, requests: 10_000 };
 
-const USAGE =
-  'usage: npm run fuzz -- documents|requests|http [--seed N] [--count N]; test/fuzz/main.ts has the options\n';
+const USAGE = 'usage: npm run fuzz -- documents|requests [--seed N] [--count N]; test/fuzz/main.ts has the options\n';
 
 function usage(): never {
   process.stderr.write(USAGE);
@@ -34,7 +32,6 @@ function parsed() {
       options: {
         seed: { type: 'string', default: '1' },
         count: { type: 'string' },
-        plain: { type: 'boolean', default: false },
         targets: { type: 'string' },
         replay: { type: 'string' },
         only: { type: 'string' },
@@ -55,9 +52,6 @@ if (!(kind in COUNTS) || !Number.isSafeInteger(seed) || !Number.isSafeInteger(co
 const note = (line: string) => void process.stdout.write(`${line}\n`);
 
 async function documents(): Promise<number> {
-  // What was compiled before it starts is not counted by block.
-  await using coverage = values.plain || values.replay !== undefined ? undefined : await BlockCoverage.start();
-  const { fuzzDocuments, replayDocument } = await import('./documents.ts');
   if (values.replay !== undefined) {
     const [name] = basename(values.replay)
       .replace(/^(?:hang|crash)-\d+-/, '')
@@ -68,7 +62,6 @@ async function documents(): Promise<number> {
   const report = await fuzzDocuments({
     seed,
     count,
-    coverage,
     only: values.targets,
     folder: values.out,
     note,
@@ -92,10 +85,9 @@ async function documents(): Promise<number> {
 
 /** The service needs servers around it, which the tests have: they run with these numbers. */
 function onService(): number {
-  const name = kind === 'http' ? 'bytes that are hardly requests' : 'every answer to a request';
   const { status } = spawnSync(
     join(ROOT, 'node_modules/.bin/vitest'),
-    ['--run', '--project', 'nightly', 'test/nightly/fuzz-service.test.ts', '-t', name, '--testTimeout', '0'],
+    ['--run', '--project', 'nightly', 'test/nightly/fuzz-requests.test.ts', '--testTimeout', '0'],
     {
       cwd: ROOT,
       stdio: 'inherit',

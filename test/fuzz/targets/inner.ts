@@ -1,12 +1,6 @@
 /** Formats of our own: frames, manifests, records, the proof log's notes, leaves and tiles, manifests of lakes, files of rows. */
 import { createHash } from 'node:crypto';
-import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
-import { Worker } from 'node:worker_threads';
 import { crc32 } from 'node:zlib';
-import { parquetWriteBuffer } from 'hyparquet-writer';
 import { decodeMessage, encodeMessage, type FrameHeader } from '../../../shared/frame/codec.ts';
 import { differingFacts, type Manifest, parseManifest } from '../../../shared/frame/manifest.ts';
 import { encodeRecord, findRecord, RecordAssembler, recordsOf } from '../../../shared/frame/records.ts';
@@ -273,60 +267,7 @@ function csvRun(bytes: Buffer): string {
   return whole.startsWith('[') ? 'accepted' : whole;
 }
 
-interface ThreadAnswer {
-  readonly outcome?: string;
-  readonly wrong?: string;
-}
-
-/** What `check` does with a fault of a file's rows: it is one of the checks that failed, by its message. */
-function parquetTarget(scratch: string): Target {
-  const columns = CSV.toString()
-    .trimEnd()
-    .split('\n')
-    .slice(1)
-    .map((line) => line.split(','));
-  const columnData = FIELDS.map((name, index) => {
-    const texts = columns.map((cells) => cells[index]);
-    if (/datetime/.test(name)) return { name, data: texts.map((text) => new Date(text)), type: 'TIMESTAMP' as const };
-    if (/\./.test(texts[0])) return { name, data: texts.map(Number), type: 'DOUBLE' as const };
-    return { name, data: texts.map(BigInt), type: 'INT64' as const };
-  });
-  const file = Buffer.from(parquetWriteBuffer({ columnData }));
-  const path = join(scratch, 'rows.parquet');
-  let thread: Worker | undefined;
-  return {
-    name: 'parquet feed',
-    form: 'bytes',
-    seeds: [file],
-    words: ['PAR1'],
-    weight: 1,
-    async run(bytes) {
-      writeFileSync(path, bytes);
-      thread ??= new Worker(new URL('./parquet-thread.ts', import.meta.url), {
-        resourceLimits: { maxOldGenerationSizeMb: 512 },
-      });
-      thread.unref();
-      thread.postMessage({ path, fields: FIELDS });
-      const answer = await Promise.race([
-        once(thread, 'message').then(([message]) => message as ThreadAnswer),
-        delay(PARQUET_LIMIT_MS, undefined),
-      ]).catch((error): ThreadAnswer => ({ wrong: String(error) }));
-      if (answer?.outcome !== undefined) return answer.outcome;
-      await thread.terminate();
-      thread = undefined;
-      // A page of a negative size takes the library back to where it was. `check` reads no file before its digest is
-      // that of the signed manifest, so nobody but the log's own operator can write such a file.
-      if (answer === undefined) return 'never read to its end';
-      throw new Wrong(String(answer.wrong));
-    },
-  };
-}
-
-/** No file of this size takes a hundredth of this. */
-const PARQUET_LIMIT_MS = 1500;
-
-/** @param scratch a folder for files */
-export async function innerTargets(scratch: string): Promise<Target[]> {
+export async function innerTargets(): Promise<Target[]> {
   const message = await encodeMessage<FrameHeader>(FRAME, RECORDS);
   const parted = await encodeMessage<FrameHeader>({ ...FRAME, part: 1, parts: 2 }, Buffer.alloc(100, 'x'));
   const leaf = encodeLeaf(LEAF);
@@ -402,6 +343,5 @@ export async function innerTargets(scratch: string): Promise<Target[]> {
       weight: 6,
       run: csvRun,
     },
-    parquetTarget(scratch),
   ];
 }

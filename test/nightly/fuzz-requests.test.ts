@@ -1,12 +1,11 @@
 /**
- * Requests made from the OpenAPI document and raw connections, against the service as a process over rows of all twelve datasets.
- * `npm run fuzz -- requests|http` runs these tests with its seed and numbers.
+ * Requests made from the OpenAPI document, against the service as a process over rows of all twelve datasets.
+ * `npm run fuzz -- requests` runs this test with its seed and numbers.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fuzzConnections } from '../fuzz/connections.ts';
 import { fuzzRequests, type ServiceUnderTest } from '../fuzz/requests.ts';
 import { ROOT } from '../support/command.ts';
 import { exportSettings, makeExportQueue } from '../support/exports.ts';
@@ -108,14 +107,3 @@ const unfinished = async () =>
       `select state, count(*) n from exports where state in ('queued', 'running') group by 1`,
     )
   ).rows;
-
-test('bytes that are hardly requests are answered deliberately or cut off, and leave nothing behind', async () => {
-  const before = await stored();
-  const report = await fuzzConnections(service, { seed, count: countOf(3000), only, note });
-  const { findings, ...facts } = report;
-  note?.(JSON.stringify(facts));
-  expect(findings.join('\n'), log).toBe('');
-  expect(child.exitCode).toBeNull();
-  expect(await stored()).toEqual(before);
-  if (only === undefined) expect(Object.keys(report.outcomes)).toEqual(expect.arrayContaining(['200', '400']));
-});
