@@ -192,7 +192,7 @@ function createLimiters(settings: Settings) {
       running: settings.limits.discoveryRunning,
       waiting: settings.limits.discoveryWaiting,
       timeoutMs,
-      code: 'DISCOVERY_QUEUE_LIMIT_REACHED',
+      code: 'QUERY_QUEUE_LIMIT_REACHED',
     });
   return {
     plain: new ConcurrencyLimiter({

@@ -19,7 +19,7 @@ export const answerTo = (identity: string, challenge: string | undefined): strin
     ? createHmac('sha256', identity).update(`tidemark service\0${challenge}`).digest('hex')
     : undefined;
 
-/** @throws TidemarkError SERVICE_UNREACHABLE; SERVICE_UNPROVEN when something else answers there. */
+/** @throws TidemarkError SERVICE_UNREACHABLE, also when something else answers there. */
 export async function proveService(url: string, identity: string): Promise<void> {
   const challenge = randomBytes(32).toString('hex');
   const response = await fetch(new URL('/healthz', url), {
@@ -35,7 +35,11 @@ export async function proveService(url: string, identity: string): Promise<void>
   );
   if (given.length === expected.length && timingSafeEqual(given, expected)) return;
   throw new TidemarkError(
-    'SERVICE_UNPROVEN',
+    'SERVICE_UNREACHABLE',
     `What answers at ${url} is not the service that was started here, so no key was sent`,
+    {
+      remedy:
+        'Another program has the port that the service had: stop it, or start the service again with ./tidemark up.',
+    },
   );
 }

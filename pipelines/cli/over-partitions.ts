@@ -54,7 +54,9 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   if (partition !== undefined && units.length === 0 && !context.signal.aborted) {
     // An operator who names one partition must learn that it was not processed.
     const states = job.states.join(' or ');
-    throw new TidemarkError('PARTITION_UNKNOWN', `${command.positionals.join(' ')} ${partition} is not ${states}`);
+    throw new TidemarkError('USAGE', `${command.positionals.join(' ')} ${partition} is not ${states}`, {
+      remedy: '`./tidemark status` lists the existing partitions.',
+    });
   }
   const elapsedMs = Math.round(performance.now() - startedAt);
   const interrupted = context.signal.aborted;

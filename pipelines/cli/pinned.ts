@@ -10,7 +10,7 @@ type Needs = Pick<Context, 'pool' | 'settings' | 'given'>;
 
 const datasetsOf = (feeds: readonly Feed[]): DatasetDefinition[] => feeds.flatMap(({ datasets }) => datasets);
 
-/** @throws TidemarkError SOURCE_PINNED if a setting was given another value than the pinned one. */
+/** @throws TidemarkError CONFIGURATION_INVALID if a setting was given another value than the pinned one. */
 export async function settingsFor({ pool, settings, given }: Needs, feeds: readonly Feed[]): Promise<Settings> {
   return withPins(await readPins(pool, datasetsOf(feeds)), settings, given);
 }
@@ -18,7 +18,7 @@ export async function settingsFor({ pool, settings, given }: Needs, feeds: reado
 /**
  * Checks the settings that a feed is read with before each of its documents, until all of them are pinned: another process may
  * read another dataset of the same source with other settings, and have it proved first.
- * @returns a function that throws TidemarkError SOURCE_PINNED.
+ * @returns a function that throws TidemarkError CONFIGURATION_INVALID.
  */
 export function pinCheck({ pool }: Pick<Context, 'pool'>, feed: Feed, settings: Settings): () => Promise<void> {
   let left = Object.keys(selectedValues(settings, feed.datasets)).length;

@@ -2,7 +2,7 @@
 import { jetstream } from '@nats-io/jetstream';
 import { connect } from '../../shared/db/connect.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
-import { explain, TidemarkError } from '../../shared/errors.ts';
+import { ERROR_CODES, explain, TidemarkError } from '../../shared/errors.ts';
 import { encodeMessage, type Retraction, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { type NatsConnection, retryingRead } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, retractionSubject } from '../../shared/nats/stream.ts';
@@ -63,7 +63,7 @@ export class Retractions {
     const connection = await this.#context.nats();
     await makeStreams(this.#context, [dataset.key]);
     const retracted: string[] = [];
-    const { remedy } = new TidemarkError(code, reason);
+    const { remedy } = ERROR_CODES[code];
     // A command that is retried after an outage may find the retraction carried out, so each partition is noted at once.
     const add = (partition: string) => {
       retracted.push(partition);

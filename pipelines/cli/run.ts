@@ -40,19 +40,11 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
   return await command(parsed, projector);
 }
 
-const USAGE_CODES: ReadonlySet<string> = new Set([
-  'USAGE',
-  'CONFIGURATION_INVALID',
-  'CHECK_INPUT_INVALID',
-  'LAKE_FOLDER_REFUSED',
-  'MIRROR_FOLDER_REFUSED',
-  'SOURCE_PINNED',
-]);
-
 function report(error: unknown, argv: readonly string[], io: Io): number {
   const [command] = argv;
   const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
-  const remedy = code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
+  const remedy =
+    error instanceof TidemarkError ? error.remedy : code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
   if (argv.includes('--json'))
     io.stdout.write(
       `${printableJson(JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } }))}\n`,
@@ -60,7 +52,7 @@ function report(error: unknown, argv: readonly string[], io: Io): number {
   else io.stderr.write(`tidemark: ${printableLines(explain(error))}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
   if (code === 'UNEXPECTED' && error instanceof Error && io.env.SVC_LOG_LEVEL === 'debug')
     io.stderr.write(`${printableLines(error.stack ?? '')}\n`);
-  if (USAGE_CODES.has(code)) return EXIT.USAGE;
+  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID') return EXIT.USAGE;
   if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
-  return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' || code === 'LAKE_HELD' ? EXIT.HELD : EXIT.FAILED;
+  return code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
 }

@@ -36,11 +36,11 @@ export async function runningService(stateDir: string): Promise<RunningService |
 
 /**
  * The running service, after it has shown that it is the one of this state folder: its port may be another program's by now.
- * @throws TidemarkError SERVICE_NOT_RUNNING, SERVICE_UNREACHABLE, SERVICE_UNPROVEN
+ * @throws TidemarkError SERVICE_UNREACHABLE
  */
 export async function provenService(stateDir: string): Promise<RunningService> {
   const running = await runningService(stateDir);
-  if (!running) throw new TidemarkError('SERVICE_NOT_RUNNING', `No service runs in the state folder ${stateDir}`);
+  if (!running) throw new TidemarkError('SERVICE_UNREACHABLE', `No service runs in the state folder ${stateDir}`);
   await proveService(running.url, running.identity);
   return running;
 }
@@ -96,7 +96,7 @@ async function turnIfFree(stateDir: string): Promise<Turn | undefined> {
   try {
     await Promise.race([taken.promise, held]);
   } catch (error) {
-    if (codeOf(error) === 'STACK_LOCKED') return undefined;
+    if (codeOf(error) === 'WORK_HELD') return undefined;
     throw error;
   }
   const identity = newIdentity();

@@ -29,7 +29,7 @@ export async function makeStreams(context: Context, datasets: readonly string[])
 /**
  * Creates the queue of exports through the operator's account. If that account lacks the right, because only the other
  * accounts are set, the account of exports checks that the queue exists.
- * @throws TidemarkError LOG_ACCOUNT_REFUSED if it does not and neither account may create it.
+ * @throws TidemarkError LOG_MISCONFIGURED if it does not and neither account may create it.
  */
 export async function makeExportQueue(
   context: Pick<Context, 'settings' | 'natsUrls'>,
@@ -41,7 +41,7 @@ export async function makeExportQueue(
   try {
     await ensureExportQueue(operator, options);
   } catch (error) {
-    if (codeOf(error) !== 'LOG_ACCOUNT_REFUSED') throw error;
+    if (codeOf(error) !== 'LOG_MISCONFIGURED') throw error;
     await using connection = await connectNats(natsUrls.export, 'tidemark streams');
     await ensureExportQueue(connection, options);
   }

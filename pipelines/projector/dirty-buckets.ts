@@ -203,7 +203,7 @@ export class DirtyBuckets {
 
   /**
    * Rebuilds the dirty seconds. The catalog already lists which partitions are proved.
-   * @throws TidemarkError LOG_FRAME_CORRUPT when the aligned rows count another number of events than there are
+   * @throws TidemarkError LOG_DAMAGED when the aligned rows count another number of events than there are
    * rows.
    */
   async rebuild(): Promise<void> {
@@ -219,7 +219,7 @@ export class DirtyBuckets {
     );
     const [{ expected, found }] = counted.rows;
     if (expected !== found) {
-      throw new TidemarkError('LOG_FRAME_CORRUPT', `aligned_events: expected ${expected}, found ${found}`);
+      throw new TidemarkError('LOG_DAMAGED', `aligned_events: expected ${expected}, found ${found}`);
     }
   }
 

@@ -103,7 +103,7 @@ export const outsidePartition = (
 ): Manifest => ({ ...manifest, partition, attempt, from_ms: fromMs, to_ms: toMs });
 
 /** Codes of such faults. */
-const OF_DATA: ReadonlySet<string> = new Set(['LOG_FRAME_CORRUPT', 'SOURCE_PINNED']);
+const OF_DATA: ReadonlySet<string> = new Set(['LOG_DAMAGED', 'CONFIGURATION_INVALID']);
 
 /**
  * The fault of the data that an error reports, which quarantines the partition. Undefined for faults of stores, which

@@ -105,8 +105,7 @@ export class LogReader {
 
   /**
    * The next message; undefined when none arrived within `waitMs` or before the signal.
-   * @throws TidemarkError LOG_GAP when the consumer left out messages that the log has. LOG_UNAVAILABLE when the
-   * consumer ended or does not deliver what the log holds, and when the connection was lost: the server that answers now may
+   * @throws TidemarkError LOG_MISCONFIGURED when the consumer left out messages that the log has. LOG_UNAVAILABLE when it ended or does not deliver what the log holds, and when the connection was lost: the server that answers now may
    * have an older copy of the log, whose next messages have sequences that were read before.
    */
   async read(waitMs: number): Promise<JsMsg | undefined> {
@@ -136,7 +135,7 @@ export class LogReader {
    * Accepts that the messages before `sequence` are missing where the log has lost them. A crash of nats-server may take
    * acknowledged messages and keep their sequences. That is the same as a lost tail whose sequences went to other messages:
    * the checkpoint is before them, and an attempt that lacks one of its messages is never proved.
-   * @throws TidemarkError LOG_GAP when the log has one of them, LOG_UNAVAILABLE when it changed since
+   * @throws TidemarkError LOG_MISCONFIGURED when the log has one of them, LOG_UNAVAILABLE when it changed since
    */
   async #requireLost(sequence: number): Promise<void> {
     const first = this.#lastSequence + 1;
@@ -147,7 +146,9 @@ export class LogReader {
     }
     if (next < sequence) {
       const question = `does something else read from the consumer ${CONSUMER_NAME}?`;
-      throw new TidemarkError('LOG_GAP', `${what}, although the log holds ${next}: ${question}`);
+      throw new TidemarkError('LOG_MISCONFIGURED', `${what}, although the log holds ${next}: ${question}`, {
+        remedy: `The projector restarts at its checkpoint by itself. If this goes on, stop whatever else reads from the consumer ${CONSUMER_NAME}.`,
+      });
     }
     await this.#onLost(first, sequence - 1);
   }

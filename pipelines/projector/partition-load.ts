@@ -150,7 +150,7 @@ export class PartitionLoad {
       const { copy, rows } = this.#rows.rows(body, header.rows, header);
       if (rows !== header.rows) {
         throw new TidemarkError(
-          'LOG_FRAME_CORRUPT',
+          'LOG_DAMAGED',
           `Frame ${header.frame} holds ${rows} events, its header says ${header.rows}`,
         );
       }
@@ -163,32 +163,29 @@ export class PartitionLoad {
         await (await this.#copyFor(header)).write(copy);
       }
     } else if (header.rows !== 0) {
-      throw new TidemarkError(
-        'LOG_FRAME_CORRUPT',
-        `Frame ${header.frame} holds a part and counts ${header.rows} events`,
-      );
+      throw new TidemarkError('LOG_DAMAGED', `Frame ${header.frame} holds a part and counts ${header.rows} events`);
     }
     this.frames.push({ sequence, header, ranges });
   }
 
-  /** @throws TidemarkError LOG_FRAME_CORRUPT when the frame does not follow the one before: an event is looked up by offsets. */
+  /** @throws TidemarkError LOG_DAMAGED when the frame does not follow the one before: an event is looked up by offsets. */
   #checkOrder({ frame, part = 1, first_offset }: FrameHeader): void {
     const before = this.frames.at(-1)?.header;
     if (this.#dataset.offset.order !== 'numeric' || part > 1 || before === undefined) return;
     if (BigInt(first_offset) > BigInt(before.last_offset)) return;
     throw new TidemarkError(
-      'LOG_FRAME_CORRUPT',
+      'LOG_DAMAGED',
       `Frame ${frame} begins at ${first_offset}, which does not follow ${before.last_offset}, the end of the frame before`,
     );
   }
 
-  /** @throws TidemarkError LOG_FRAME_CORRUPT when the header misstates the times: reads with filters rely on them. */
+  /** @throws TidemarkError LOG_DAMAGED when the header misstates the times: reads with filters rely on them. */
   #rangesOf(copy: Buffer, header: FrameHeader): ValueRanges | undefined {
     const facts = this.#ranges.of(copy, header.rows);
     if (!facts || header.rows === 0) return undefined;
     if (facts.firstMs !== header.first_ms || facts.lastMs !== header.last_ms) {
       throw new TidemarkError(
-        'LOG_FRAME_CORRUPT',
+        'LOG_DAMAGED',
         `Frame ${header.frame} holds times from ${facts.firstMs} to ${facts.lastMs} ms, its header says ${header.first_ms} to ${header.last_ms}`,
       );
     }
@@ -264,7 +261,7 @@ export class PartitionLoad {
     return discrepancies;
   }
 
-  /** Ends the frames. @throws TidemarkError LOG_FRAME_CORRUPT when the last event is incomplete. */
+  /** Ends the frames. @throws TidemarkError LOG_DAMAGED when the last event is incomplete. */
   complete(): void {
     this.#assembler.end();
   }

@@ -51,7 +51,7 @@ const LOOKAHEAD = 4;
 
 /**
  * The frames 0..n-1 of the attempt that a manifest ends; `manifestSequence` is the sequence of the manifest.
- * @throws TidemarkError LOG_FRAME_CORRUPT when one is missing, altered or out of order.
+ * @throws TidemarkError LOG_DAMAGED when one is missing, altered or out of order.
  */
 export async function* framesOf(
   connection: NatsConnection,
@@ -69,7 +69,7 @@ export async function* framesOf(
     const header = decodeHeader(message.data, position);
     if (header.kind !== 'frame' || header.partition !== partition || header.attempt !== attempt) continue;
     if (header.frame !== next) {
-      throw new TidemarkError('LOG_FRAME_CORRUPT', `${position} holds frame ${header.frame}, expected frame ${next}`);
+      throw new TidemarkError('LOG_DAMAGED', `${position} holds frame ${header.frame}, expected frame ${next}`);
     }
     next++;
     const body = decodeBody(message.data, header, position);
@@ -80,7 +80,7 @@ export async function* framesOf(
   while (prefetched.length > 0) yield await taken(prefetched.shift()!);
   if (next !== manifest.frames) {
     throw new TidemarkError(
-      'LOG_FRAME_CORRUPT',
+      'LOG_DAMAGED',
       `The log holds ${next} of ${manifest.frames} frames of ${dataset} ${partition} attempt ${attempt}`,
     );
   }
@@ -317,10 +317,10 @@ async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds)
   }
 }
 
-/** The sequence of an attempt's manifest. @throws TidemarkError LOG_PARTITION_LOST when the log lost it. */
+/** The sequence of an attempt's manifest. @throws TidemarkError LOG_DAMAGED when the log lost it. */
 export function inLog(dataset: DatasetDefinition, row: PartitionRow, attempt: AttemptRow | undefined): number {
   if (attempt?.manifestSequence) return attempt.manifestSequence;
-  throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
+  throw new TidemarkError('LOG_DAMAGED', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
 }
 
 /**

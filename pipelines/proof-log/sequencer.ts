@@ -73,7 +73,7 @@ export class Sequencer {
 
   /**
    * Brings the files of the folder to the tree of the database. The caller holds the lock.
-   * @throws TidemarkError PROOF_LOG_REWOUND, PROOF_LOG_FORKED, PROOF_LOG_KEY_INVALID
+   * @throws TidemarkError PROOF_LOG_DIVERGED, CONFIGURATION_INVALID
    */
   static async open(needs: SequencerNeeds): Promise<Sequencer> {
     const { client, folder, secret } = needs;
@@ -84,14 +84,12 @@ export class Sequencer {
     if (!(await folderSource(folder)(KEY_FILE)))
       await writeDurably(join(folder, KEY_FILE), `${signer.verifier.line}\n`);
     if (signed.size > head.size) {
-      throw new TidemarkError(
-        'PROOF_LOG_REWOUND',
+      throw rewound(
         `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
       );
     }
     if (head.signedSize > signed.size) {
-      throw new TidemarkError(
-        'PROOF_LOG_REWOUND',
+      throw rewound(
         `${folder} has the proof log up to ${signed.size} leaves, and a checkpoint of ${head.signedSize} was signed`,
       );
     }
@@ -190,7 +188,7 @@ async function requireTiles(folder: string, size: number): Promise<void> {
   }
 }
 
-/** Makes all tiles of a checkpoint again. @throws TidemarkError PROOF_LOG_FORKED when the leaves do not give its root */
+/** Makes all tiles of a checkpoint again. @throws TidemarkError PROOF_LOG_DIVERGED when the leaves do not give its root */
 export async function makeTiles(client: ClientBase, folder: string, { size, root }: TreeHead): Promise<GrowingLog> {
   const grown = await GrowingLog.load(folder, 0);
   await extend(client, grown, size);
@@ -207,8 +205,15 @@ async function extend(client: ClientBase, grown: GrowingLog, size: number): Prom
   }
 }
 
+/** The database or the folder is older than the last checkpoint. */
+const rewound = (what: string) =>
+  new TidemarkError('PROOF_LOG_DIVERGED', what, {
+    remedy:
+      'Restore the newest copy of the folder that anybody has, such as a mirror; then `./tidemark proof-log restored --reason ...` takes what is missing from the other and says so in the log.',
+  });
+
 const forked = (what: string) =>
-  new TidemarkError('PROOF_LOG_FORKED', `The proof log differs from the checkpoint that was signed: ${what}`);
+  new TidemarkError('PROOF_LOG_DIVERGED', `The proof log differs from the checkpoint that was signed: ${what}`);
 
 async function readHead(client: ClientBase): Promise<Head> {
   await client.query(`insert into proof_head (size, root) values (0, sha256('')) on conflict do nothing`);
@@ -217,7 +222,7 @@ async function readHead(client: ClientBase): Promise<Head> {
   return { size: Number(size), root, signedSize: Number(signed_size), key };
 }
 
-/** The bodies of the leaves [from, to). @throws TidemarkError PROOF_LOG_FORKED when one is missing */
+/** The bodies of the leaves [from, to). @throws TidemarkError PROOF_LOG_DIVERGED when one is missing */
 export async function indexedLeaves(client: ClientBase, from: number, to: number): Promise<Buffer[]> {
   const { rows } = await client.query<{ body: Buffer }>(
     'select body from proof_leaves where leaf_index >= $1 and leaf_index < $2 order by leaf_index',
@@ -229,7 +234,7 @@ export async function indexedLeaves(client: ClientBase, from: number, to: number
 
 /**
  * The key to sign with: generated for a log that never signed, else the key of the last checkpoint, or one that a rotation leads to.
- * @throws TidemarkError PROOF_LOG_KEY_INVALID
+ * @throws TidemarkError CONFIGURATION_INVALID
  */
 async function signerOf(folder: string, secret: string | undefined, signedBy: string | null): Promise<Signer> {
   try {
@@ -239,7 +244,10 @@ async function signerOf(folder: string, secret: string | undefined, signedBy: st
     return signer;
   } catch (cause) {
     if (!(cause instanceof NoteFault)) throw cause;
-    throw new TidemarkError('PROOF_LOG_KEY_INVALID', 'The key of the proof log cannot be used', { cause });
+    throw new TidemarkError('CONFIGURATION_INVALID', 'The key of the proof log cannot be used', {
+      remedy: 'Set SVC_PROOF_LOG_KEY to the line `PRIVATE+KEY+name+hash+base64` of the log, or restore its key file.',
+      cause,
+    });
   }
 }
 
@@ -255,13 +263,13 @@ async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> 
   return [signer.verifier, ...lines.map(parseVerifier).filter(({ name }) => name === signer.verifier.name)];
 }
 
-/** The tree of the folder's checkpoint. @throws TidemarkError PROOF_LOG_FORKED for one that is not the log's */
+/** The tree of the folder's checkpoint. @throws TidemarkError PROOF_LOG_DIVERGED for one that is not the log's */
 export async function signedTree(folder: string, signer: Signer): Promise<TreeHead> {
   try {
     const found = await readCheckpoint(folder, await verifiersOf(folder, signer));
     return found?.checkpoint ?? { size: 0, root: await treeRoot(0, async () => new Uint8Array()) };
   } catch (cause) {
-    throw new TidemarkError('PROOF_LOG_FORKED', `The checkpoint of ${folder} is not the log's own`, { cause });
+    throw new TidemarkError('PROOF_LOG_DIVERGED', `The checkpoint of ${folder} is not the log's own`, { cause });
   }
 }
 

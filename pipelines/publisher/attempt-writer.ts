@@ -279,7 +279,7 @@ function headerIfIntact(message: Uint8Array, position: string): Header | undefin
   try {
     return decodeHeader(message, position);
   } catch (error) {
-    if (codeOf(error) === 'LOG_FRAME_CORRUPT') return undefined;
+    if (codeOf(error) === 'LOG_DAMAGED') return undefined;
     throw error;
   }
 }

@@ -363,7 +363,7 @@ export class Attempts {
       if (header.kind !== 'manifest') return { kind: 'frame', sequence };
       return { kind: 'manifest', manifest: parseManifest(raw, position), sequence };
     } catch (error) {
-      if (codeOf(error) !== 'LOG_FRAME_CORRUPT') throw error;
+      if (codeOf(error) !== 'LOG_DAMAGED') throw error;
       this.#log.warn({ dataset: dataset.key, partition: key, attempt, fault: explain(error) }, 'a message is damaged');
       return { kind: 'damaged' };
     }
@@ -412,8 +412,12 @@ export function quarantinedError(dataset: DatasetDefinition, row: KnownPartition
 
 function overlapError(dataset: DatasetDefinition, key: string, other: KnownPartition): TidemarkError {
   return new TidemarkError(
-    'PARTITION_OVERLAPS',
+    'USAGE',
     `${dataset.key} ${key} holds heights of ${other.partitionKey}, which is ${other.state}`,
-    { details: { dataset: dataset.key, partition: key, other: other.partitionKey } },
+    {
+      details: { dataset: dataset.key, partition: key, other: other.partitionKey },
+      remedy:
+        'Request the heights of the partition that the message names; `./tidemark reingest` replaces a quarantined one.',
+    },
   );
 }

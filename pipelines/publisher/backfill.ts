@@ -389,7 +389,7 @@ function unitsAtFault(source: Source, request: DocumentRequest, seen: ReadonlySe
 const interrupted = (cause: unknown) => new TidemarkError('INTERRUPTED', 'stopped before it was proved', { cause });
 
 const withoutRows = (request: DocumentRequest, key: string) =>
-  new TidemarkError('SOURCE_EMPTY', `The document of ${request.period} holds no rows of ${key}`);
+  new TidemarkError('SOURCE_DOCUMENT_INVALID', `The document of ${request.period} holds no rows of ${key}`);
 
 function failure({ dataset, partition }: Unit, error: unknown, rows: number, state: UnitState = 'failed'): UnitResult {
   const known = error instanceof TidemarkError ? error : undefined;

@@ -15,12 +15,12 @@ const POLL_MS = 100;
 export interface Lease extends AsyncDisposable {
   /**
    * Takes the lease before a document, unless it is held already.
-   * @throws TidemarkError PUBLISHER_LEASE_HELD when another publisher has it.
+   * @throws TidemarkError WORK_HELD when another publisher has it.
    */
   ensure(): Promise<void>;
   /**
    * Called before an attempt and before its manifest, so that the frames of two publishers do not mix.
-   * @throws TidemarkError PUBLISHER_LEASE_LOST when the connection is gone, and the lock with it.
+   * @throws TidemarkError DATABASE_UNAVAILABLE when the connection is gone, and the lock with it.
    */
   check(): Promise<void>;
   /** Releases the lease while there is nothing to publish. */
@@ -68,8 +68,12 @@ export function openLease(needs: LeaseNeeds): Lease {
     async check() {
       if (client && (await isAlive(client))) return;
       throw new TidemarkError(
-        'PUBLISHER_LEASE_LOST',
+        'DATABASE_UNAVAILABLE',
         `The lease of ${needs.datasets[0].key} was lost while publishing`,
+        {
+          remedy:
+            'Run the same command again; it continues where the lost connection, which held the lease, stopped it.',
+        },
       );
     },
     rest: () => inTurn(drop),
@@ -113,11 +117,9 @@ async function lock(client: Client, dataset: DatasetDefinition, { signal, waitsF
   }
   const { run, name, since } = await holderOf(client, dataset);
   const unnamed = `by ${name ?? 'another process'}${since ? `, connected since ${since.toISOString()}` : ''}`;
-  throw new TidemarkError(
-    'PUBLISHER_LEASE_HELD',
-    `${dataset.key} is being published ${run ? describeHolder(run) : unnamed}`,
-    { details: { dataset: dataset.key, host: run?.host, pid: run?.pid, since: run?.started_at_utc } },
-  );
+  throw new TidemarkError('WORK_HELD', `${dataset.key} is being published ${run ? describeHolder(run) : unnamed}`, {
+    details: { dataset: dataset.key, host: run?.host, pid: run?.pid, since: run?.started_at_utc },
+  });
 }
 
 interface Holder {

@@ -169,13 +169,13 @@ export interface PublisherFault {
 
 const KINDS: Readonly<Partial<Record<ErrorCode, FaultKind>>> = {
   LOG_UNAVAILABLE: 'outage',
+  // Of them, a lease that its lost connection held.
   DATABASE_UNAVAILABLE: 'outage',
-  PUBLISHER_LEASE_LOST: 'outage',
   LOG_CONFLICT: 'conflict',
   // A full log stays full, and only the attempt at its end can be resumed.
   LOG_FULL: 'stop',
   LOG_REWOUND: 'stop',
-  PUBLISHER_LEASE_HELD: 'stop',
+  WORK_HELD: 'stop',
   INTERNAL_INVARIANT: 'defect',
 };
 

@@ -125,7 +125,7 @@ export class Publisher {
     connection: NatsConnection;
     catalog: Catalog;
     options: PublishOptions;
-    /** @throws TidemarkError PUBLISHER_LEASE_LOST when another publisher may be at work. */
+    /** @throws TidemarkError DATABASE_UNAVAILABLE when another publisher may be at work. */
     checkLease: () => Promise<void>;
     wait: WaitForProof;
     log: Logger;
@@ -300,7 +300,10 @@ export class Publisher {
     track.keptBytes += run.raw.length;
     if (track.keptBytes <= MAX_KEPT_BYTES) return;
     const what = `${track.dataset.key} ${run.partition.key}`;
-    throw new TidemarkError('SOURCE_TOO_LARGE', `${what}: a capture of ${track.keptBytes} bytes`);
+    throw new TidemarkError(
+      'SOURCE_DOCUMENT_INVALID',
+      `${what}: a capture of ${track.keptBytes} bytes, at most ${MAX_KEPT_BYTES}`,
+    );
   }
 
   async #endPartition(

@@ -336,7 +336,7 @@ export interface RowProjector {
   /**
    * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is their
    * expected number, and `written` the frame's header; `copy` is valid until the third call after.
-   * @throws TidemarkError LOG_FRAME_CORRUPT when the number differs.
+   * @throws TidemarkError LOG_DAMAGED when the number differs.
    */
   rows(raw: Buffer, rows: number, written?: WrittenAs): { readonly copy: Buffer; readonly rows: number };
 }

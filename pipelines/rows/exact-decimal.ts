@@ -44,14 +44,14 @@ export function exactDecimal(text: string): ExactDecimal {
 /** Limit of digits and of the exponent: more than a row of 512 bytes can hold for a finite float64. */
 const MOST_DIGITS = 1024;
 
-/** Also reads a sign and an exponent. @throws TidemarkError LOG_FRAME_CORRUPT for a number that is too long. */
+/** Also reads a sign and an exponent. @throws TidemarkError LOG_DAMAGED for a number that is too long. */
 function decimalOfText(text: string): ExactDecimal {
   const [coefficient, exponent = '0'] = text.toLowerCase().split('e');
   const [whole, fraction = ''] = coefficient.split('.');
   const scale = fraction.length - Number(exponent);
   if (text.length > MOST_DIGITS || !(Math.abs(scale) <= MOST_DIGITS)) {
     const shown = JSON.stringify(text.slice(0, 40));
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds a number that is too long: ${shown}`);
+    throw new TidemarkError('LOG_DAMAGED', `A frame holds a number that is too long: ${shown}`);
   }
   const mantissa = BigInt(`${whole}${fraction}`.replace(/^\+/, '') || '0');
   return scale >= 0 ? { mantissa, scale } : { mantissa: mantissa * 10n ** BigInt(-scale), scale: 0 };
@@ -258,7 +258,7 @@ export class DecimalReader {
     this.value = Number(text);
     if (end < start || !Number.isFinite(this.value)) {
       throw new TidemarkError(
-        'LOG_FRAME_CORRUPT',
+        'LOG_DAMAGED',
         `A frame holds something other than a number: ${JSON.stringify(text.slice(0, 40))}`,
       );
     }

@@ -12,7 +12,7 @@ import { POSTGRES_EPOCH_US, type Projection, REUSE_FROM_BYTES, type RowProjector
 /**
  * The values of one event's row in the order of the table's columns; texts given as bytes are valid until the next
  * call.
- * @throws TidemarkError LOG_FRAME_CORRUPT
+ * @throws TidemarkError LOG_DAMAGED
  */
 export type RecordRow = (record: EventRecord) => readonly StoredValue[];
 
@@ -37,7 +37,7 @@ export class RecordRows implements RowProjector {
       writer.row(this.#toRow(record));
     }
     if (found !== rows) {
-      throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds ${found} events, its header says ${rows}`);
+      throw new TidemarkError('LOG_DAMAGED', `A frame holds ${found} events, its header says ${rows}`);
     }
     const copy = writer.bytes();
     if (copy.length < REUSE_FROM_BYTES) return { copy: Buffer.from(copy), rows };
@@ -150,7 +150,7 @@ function metricRow(dataset: DatasetDefinition, key: string, own: OwnColumns): Re
   const day = dayKey(span?.from ?? 0);
   return ({ offset, payload: bytes }) => {
     const fault = (what: string, cause?: unknown) =>
-      new TidemarkError('LOG_FRAME_CORRUPT', `The event ${offset} of ${key} cannot be read: ${what}`, { cause });
+      new TidemarkError('LOG_DAMAGED', `The event ${offset} of ${key} cannot be read: ${what}`, { cause });
     const payload = parse(bytes, fault);
     const text = (name: string): string => {
       const value = payload[name];

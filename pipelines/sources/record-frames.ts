@@ -53,7 +53,7 @@ export class RecordFrames {
   #frameFirstMs = Number.POSITIVE_INFINITY;
   #frameLastMs = Number.NEGATIVE_INFINITY;
 
-  /** Takes the events of one partition in the order of their offsets. @throws TidemarkError PARTITION_UNKNOWN */
+  /** Takes the events of one partition in the order of their offsets. @throws TidemarkError USAGE */
   constructor(dataset: DatasetDefinition, key: string, frameRawBytes: number) {
     this.#dataset = dataset;
     this.#partition = { key, ...keyFacts(dataset, key).times };
@@ -61,7 +61,7 @@ export class RecordFrames {
     this.#facts = new RowFacts(dataset.native);
   }
 
-  /** @returns the frames that are full. @throws TidemarkError SOURCE_TOO_LARGE, SOURCE_ROW_INVALID */
+  /** @returns the frames that are full. @throws TidemarkError SOURCE_DOCUMENT_INVALID */
   *add(event: RecordedEvent): Generator<EventRun> {
     const { offset, payload, auxiliary } = event;
     if (this.#facts.rows > 0 && compareOffsets(this.#dataset.offset, this.#lastOffset, offset) >= 0) {
@@ -89,7 +89,7 @@ export class RecordFrames {
 
   /**
    * Ends the partition after its last event. An empty partition whose key does not give its times needs `times`.
-   * @throws TidemarkError SOURCE_ROW_INVALID
+   * @throws TidemarkError SOURCE_DOCUMENT_INVALID
    */
   *end(source: SourceFacts = {}, times?: Omit<PartitionWindow, 'key'>): Generator<DecodedItem> {
     if (this.#bytes > 0) yield this.#endFrame();
@@ -128,7 +128,7 @@ export class RecordFrames {
   #badTime(what: string, ms: number): TidemarkError {
     const { key } = this.#partition;
     const message = `${this.#dataset.key} ${key}: ${what} has the time ${ms} ms, which is not in the years 0001 to 9999`;
-    return new TidemarkError('SOURCE_ROW_INVALID', message, { details: { partition: key, time_ms: ms } });
+    return new TidemarkError('SOURCE_DOCUMENT_INVALID', message, { details: { partition: key, time_ms: ms } });
   }
 
   #gaps(): number {

@@ -56,7 +56,6 @@ export const PROBLEMS = {
   QUERY_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
   QUERY_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
   QUERY_UNKNOWN_ERROR: { status: 503, title: 'The read failed', retryAfter: 5 },
-  DISCOVERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many discovery requests are waiting', retryAfter: 1 },
   QUERY_NO_DATA: { status: 404, title: 'There are no proved rows for the request' },
 
   // exports
@@ -90,13 +89,11 @@ export const PROBLEMS = {
   EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact has expired' },
   CHANGES_LISTENER_LIMIT_REACHED: { status: 503, title: 'Too many event streams are open', retryAfter: 5 },
   PROOF_LOG_NOT_FOUND: { status: 404, title: 'The proof log has no such file' },
-  LAKE_NOT_FOUND: { status: 404, title: 'The service has no lake' },
-  LAKE_FILE_NOT_FOUND: { status: 404, title: 'The lake has no such file' },
+  LAKE_NOT_FOUND: { status: 404, title: 'The service has no lake, or its lake no such file' },
   LAKE_FILE_ALTERED: { status: 503, title: 'A file of the lake is not the one that its manifest names', retryAfter: 1 },
-  EXPORT_ARTIFACT_MISSING: { status: 503, title: 'A file of the artifact is gone', retryAfter: 60 },
   EXPORT_ARTIFACT_METADATA_ERROR: {
     status: 503,
-    title: 'A file of the artifact is not what was written',
+    title: 'A file of the artifact is gone, or not what was written',
     retryAfter: 60,
   },
   EXPORT_PRECONDITION_FAILED: { status: 412, title: 'The file is not the one that the request asks for' },

@@ -22,7 +22,7 @@ export async function checkFiles(directory: string, { files }: StoredArtifact): 
 }
 
 const missing = ({ name }: StoredFile) =>
-  new Problem('EXPORT_ARTIFACT_MISSING', `${name} is missing. Submit the export again.`);
+  new Problem('EXPORT_ARTIFACT_METADATA_ERROR', `${name} is missing. Submit the export again.`);
 
 const altered = ({ name }: StoredFile) =>
   new Problem(

@@ -146,7 +146,7 @@ export const RIGHTS_PROBLEMS = [
 
 /** Problems of routes that read the catalog. */
 export const CATALOG_PROBLEMS = [
-  'DISCOVERY_QUEUE_LIMIT_REACHED',
+  'QUERY_QUEUE_LIMIT_REACHED',
   'QUERY_TIMEOUT',
   'QUERY_BACKEND_ERROR',
   'QUERY_RUNTIME_ERROR',

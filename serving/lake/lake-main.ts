@@ -74,8 +74,9 @@ try {
   process.exitCode = 0;
 } catch (error) {
   const code = codeOfFault(error);
-  print({ error: { code, message: explain(error) } });
-  process.exitCode = code === 'CONFIGURATION_INVALID' || code === 'LAKE_FOLDER_REFUSED' ? 2 : 1;
+  const remedy = error instanceof TidemarkError ? error.remedy : undefined;
+  print({ error: { code, message: explain(error), remedy } });
+  process.exitCode = code === 'CONFIGURATION_INVALID' || code === 'USAGE' ? 2 : 1;
 }
 // A watch of the parent process keeps no other alive.
 process.stdin.destroy();

@@ -6,7 +6,7 @@ import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
 import { type Client, connect, LAKE_LOCK, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
-import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { codeOf, type ErrorCode, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
@@ -62,7 +62,7 @@ class LakeCatalog implements AsyncDisposable {
     this.#folder = folder;
   }
 
-  /** @throws TidemarkError LAKE_HELD */
+  /** @throws TidemarkError WORK_HELD */
   static async open(databaseUrl: string, folder: string): Promise<LakeCatalog> {
     const client = await connect({ url: databaseUrl, name: 'tidemark lake' });
     const { rows } = await client.query(`select pg_try_advisory_lock(${LAKE_LOCK}, hashtext($1)) as held`, [folder]);
@@ -71,7 +71,7 @@ class LakeCatalog implements AsyncDisposable {
     await client[Symbol.asyncDispose]();
     const [writer] = by.rows;
     const who = writer ? ` (process ${writer.pid} on ${writer.host} was the last to write to it)` : '';
-    throw new TidemarkError('LAKE_HELD', `Another process writes to the lake ${folder}${who}`);
+    throw new TidemarkError('WORK_HELD', `Another process writes to the lake ${folder}${who}`);
   }
 
   /** The number of leaves with an index: every change up to it is visible to a snapshot that begins later. */
@@ -159,7 +159,7 @@ export class Lake implements AsyncDisposable {
     this.#writer = writer;
   }
 
-  /** @throws TidemarkError LAKE_FOLDER_REFUSED, LAKE_HELD, LAKE_NOT_WRITTEN */
+  /** @throws TidemarkError USAGE, WORK_HELD, DISK_UNUSABLE */
   static async open(options: LakeOptions): Promise<Lake> {
     const { target, databaseUrl } = options;
     await target.readRoot();
@@ -251,7 +251,7 @@ export class Lake implements AsyncDisposable {
       fruitless = counts.written + counts.replaced > written + replaced ? 0 : fruitless + 1;
       if (fruitless === MAX_FRUITLESS) {
         throw new TidemarkError(
-          'LAKE_NOT_WRITTEN',
+          'PARTITION_CHANGED',
           'What may be written changes with every look at rights and catalog',
         );
       }
@@ -272,11 +272,19 @@ function openWriter(options: LakeOptions, pool: PgPool): Promise<LakeWriter> {
   return LakeWriter.open({ target, artifacts, pool, rights, synthetic, log, signal, onProgress });
 }
 
+/** A disk may get space, and what changes may settle. */
+const TRANSIENT: ReadonlySet<ErrorCode> = new Set([
+  'DISK_UNUSABLE',
+  'WORK_HELD',
+  'PARTITION_CHANGED',
+  'DATABASE_UNAVAILABLE',
+]);
+
 function isTransient(error: unknown): boolean {
   // Of the plan, which is read beside the reader. Class 42 are faults of its statements.
   if (error instanceof ConnectionLost) return true;
   if (error instanceof ServerFault) return !error.sqlState.startsWith('42');
   if (error instanceof ReadFault) return error.kind === 'backend' || error.kind === 'timeout';
   const code = codeOf(error) ?? outageCode(error);
-  return code === 'LAKE_NOT_WRITTEN' || code === 'LAKE_HELD' || code === 'DATABASE_UNAVAILABLE';
+  return code !== undefined && TRANSIENT.has(code);
 }

@@ -30,7 +30,7 @@ export interface StagedFile {
 export interface LakeTarget {
   /** Names it, whatever path leads to it. */
   readonly location: string;
-  /** The root manifest; undefined for a new lake. @throws TidemarkError LAKE_FOLDER_REFUSED */
+  /** The root manifest; undefined for a new lake. @throws TidemarkError USAGE */
   readRoot(): Promise<RootManifest | undefined>;
   /** Replaces the root manifest. @param settled files that were put, and of which it says what they are now */
   writeRoot(bytes: Uint8Array, settled: Iterable<LakeFile>): Promise<void>;
@@ -57,7 +57,11 @@ const SEPARATOR = '~';
 const codeOf = (error: unknown) => String((error as NodeJS.ErrnoException | null)?.code);
 const isMissing = (error: unknown) => codeOf(error) === 'ENOENT';
 const refused = (folder: string, why: string, cause?: unknown) =>
-  new TidemarkError('LAKE_FOLDER_REFUSED', `${folder} cannot be a lake: ${why}`, { cause });
+  new TidemarkError('USAGE', `${folder} cannot be a lake: ${why}`, {
+    remedy:
+      'Name a folder that is empty, does not exist, or holds a lake of this release, and that this user may write to.',
+    cause,
+  });
 
 const FULL: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG']);
 
@@ -65,7 +69,7 @@ const FULL: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG']);
 export function notWritten(folder: string, cause: unknown): TidemarkError {
   if (cause instanceof TidemarkError) return cause;
   const why = FULL.has(codeOf(cause)) ? 'its disk is full' : explain(cause);
-  return new TidemarkError('LAKE_NOT_WRITTEN', `The lake ${folder} cannot be written: ${why}`, { cause });
+  return new TidemarkError('DISK_UNUSABLE', `The lake ${folder} cannot be written: ${why}`, { cause });
 }
 
 export class FolderTarget implements LakeTarget {
@@ -75,7 +79,7 @@ export class FolderTarget implements LakeTarget {
     this.location = location;
   }
 
-  /** Makes the folder where it does not exist, and changes nothing in one that does. @throws TidemarkError LAKE_FOLDER_REFUSED */
+  /** Makes the folder where it does not exist, and changes nothing in one that does. @throws TidemarkError USAGE */
   static async open(folder: string): Promise<FolderTarget> {
     try {
       await mkdir(folder, { recursive: true, mode: 0o750 });

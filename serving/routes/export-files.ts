@@ -199,7 +199,6 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
       'EXPORT_PRECONDITION_FAILED',
       'EXPORT_RANGE_NOT_SATISFIABLE',
       'EXPORT_STATUS_ERROR',
-      'EXPORT_ARTIFACT_MISSING',
       'EXPORT_ARTIFACT_METADATA_ERROR',
       ...problems,
     ],

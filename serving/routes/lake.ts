@@ -109,7 +109,7 @@ const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs
     const entry = entryOf(root.manifest, `${dirname(path)}/${ROWS_FILE}`);
     const named = entry && [entry, entry.manifest].find((one) => one.path === path);
     if (!entry || !named) {
-      throw new Problem('LAKE_FILE_NOT_FOUND', 'The lake has no such file. Read the paths from its root manifest.');
+      throw new Problem('LAKE_NOT_FOUND', 'The lake has no such file. Read the paths from its root manifest.');
     }
     const grant = grantOf(rights, entry.dataset);
     const isSampled = root.manifest.synthetic || grant.syntheticOnly !== undefined;
@@ -144,7 +144,7 @@ const fileDoc = (): RouteDoc => ({
     date: { doc: '`date=` and a UTC day, or a year for datasets with few rows a day.', schema: text },
     file: { doc: `\`${ROWS_FILE}\` or \`${MANIFEST_FILE}\`.`, schema: text },
   },
-  problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, 'LAKE_FILE_NOT_FOUND', ...CATALOG_PROBLEMS, ...FILE_PROBLEMS],
+  problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, ...CATALOG_PROBLEMS, ...FILE_PROBLEMS],
   examples: [
     {
       title: 'A day of trades',
@@ -171,10 +171,7 @@ function answerCovered(exchange: Exchange, bytes: Buffer): void {
 /** The right to read a dataset's files now. @throws Problem */
 function grantOf(rights: RightsStore, dataset: string): Grant {
   if (!DATASETS.has(dataset)) {
-    throw new Problem(
-      'LAKE_FILE_NOT_FOUND',
-      `${dataset} is no dataset of this service, which does not know its rights.`,
-    );
+    throw new Problem('LAKE_NOT_FOUND', `${dataset} is no dataset of this service, which does not know its rights.`);
   }
   try {
     return checkRights(rights, dataset as DatasetKey, undefined);

@@ -148,13 +148,9 @@ const PROBLEM_OF: Readonly<Record<string, { readonly code: ProblemCode; readonly
     code: 'LINEAGE_LOG_DAMAGED',
     detail: 'The log no longer holds the proved frame. The rows stay proved; the operator has to repair the log.',
   },
-  LOG_PARTITION_LOST: {
+  LOG_DAMAGED: {
     code: 'LINEAGE_LOG_DAMAGED',
     detail: 'The log no longer holds the proved partition. The rows stay proved; the operator has to ingest it again.',
-  },
-  LOG_FRAME_CORRUPT: {
-    code: 'LINEAGE_LOG_DAMAGED',
-    detail: 'The log no longer holds the proved frame. The rows stay proved; the operator has to repair the log.',
   },
 };
 

@@ -178,11 +178,11 @@ export const TIMESCALE_VERSION = `select coalesce(
     (select extversion from pg_extension where extname = 'timescaledb'),
     (select default_version from pg_available_extensions where name = 'timescaledb')) as version`;
 
-/** @throws TidemarkError DATABASE_UNSUPPORTED naming the found and the supported versions, before anything is written. */
+/** @throws TidemarkError DATABASE_UNSUITABLE naming the found and the supported versions, before anything is written. */
 export async function requireTimescale(client: Pick<pg.Client, 'query'>): Promise<void> {
   const { rows } = await client.query<{ version: string | null }>(TIMESCALE_VERSION);
   const fault = timescaleFault(rows[0].version);
-  if (fault) throw new TidemarkError('DATABASE_UNSUPPORTED', `The database is not supported: ${fault}`);
+  if (fault) throw new TidemarkError('DATABASE_UNSUITABLE', `The database is not supported: ${fault}`);
 }
 
 /** Whether the server runs the edition of TimescaleDB that has the columnstore. */

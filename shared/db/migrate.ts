@@ -27,13 +27,13 @@ export async function pendingMigrations(
 
 /**
  * Refuses a database that another tree made, without changing it.
- * @throws TidemarkError STATE_FOREIGN
+ * @throws TidemarkError DATABASE_UNSUITABLE
  */
 export async function refuseForeign(client: Pick<Client, 'query'>): Promise<void> {
   await ownMigrations(client, MIGRATIONS_DIR, migrationFiles(MIGRATIONS_DIR));
 }
 
-/** The digests of the applied files by their names. @throws TidemarkError STATE_FOREIGN if another tree applied one. */
+/** The digests of the applied files by their names. @throws TidemarkError DATABASE_UNSUITABLE if another tree applied one. */
 async function ownMigrations(
   client: Pick<Client, 'query'>,
   directory: string,
@@ -43,9 +43,13 @@ async function ownMigrations(
   const foreign = foreignIn(recorded, directory, files);
   if (foreign.length === 0) return recorded;
   throw new TidemarkError(
-    'STATE_FOREIGN',
+    'DATABASE_UNSUITABLE',
     `Another tree of Tidemark made this database: its migrations ${foreign.join(', ')} are not those of migrations/`,
-    { details: { foreign: foreign.join(', ') } },
+    {
+      details: { foreign: foreign.join(', ') },
+      remedy:
+        'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.',
+    },
   );
 }
 
@@ -76,8 +80,8 @@ const migrationFiles = (directory: string): string[] =>
 /**
  * Applies the missing migrations. With a role that may not change the schema it only checks that none is missing.
  * @param onWait called before it waits for another process that migrates
- * @throws TidemarkError DATABASE_UNSUPPORTED for an unsupported version of TimescaleDB, STATE_FOREIGN for a database of another
- *   tree, which stays as it is, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
+ * @throws TidemarkError DATABASE_UNSUITABLE for an unsupported version of TimescaleDB, for a database of another tree, which stays
+ *   as it is, when a file fails, and where this role may not migrate.
  */
 export async function migrate(
   client: Client,
@@ -148,9 +152,12 @@ function nothingMissing(recorded: ReadonlyMap<string, string>, files: readonly s
   const missing = files.filter((name) => !recorded.has(name));
   if (missing.length === 0) return { applied: [], present: files };
   throw new TidemarkError(
-    'MIGRATION_NOT_ALLOWED',
+    'DATABASE_UNSUITABLE',
     `This role may not change the schema, and these migrations are missing: ${missing.join(', ')}`,
-    { details: { missing: missing.join(', ') } },
+    {
+      details: { missing: missing.join(', ') },
+      remedy: 'Run `./tidemark migrate` with SVC_DATABASE_OWNER_URL; this role may not change the schema.',
+    },
   );
 }
 
@@ -162,7 +169,11 @@ async function applyOne(client: Client, name: string, sql: string, sha256: strin
     await client.query('commit');
   } catch (cause) {
     await client.query('rollback');
-    throw new TidemarkError('MIGRATION_FAILED', `Migration ${name} failed`, { cause, details: { file: name } });
+    throw new TidemarkError('DATABASE_UNSUITABLE', `Migration ${name} failed`, {
+      details: { file: name },
+      remedy: 'Remove the cause, then migrate again; nothing of the failed migration was applied.',
+      cause,
+    });
   }
 }
 

@@ -62,9 +62,12 @@ export const conflictsWith = (
 export const describeConflict = ({ pin: { setting, value, dataset, partition }, given }: PinConflict): string =>
   `${setting} is ${given}, but the proof of ${dataset} ${partition} pinned it to ${value}: set it back to ${value} or leave it unset, or read ${given} into another state folder`;
 
+const OWN_STATE =
+  'Set the setting back to the pinned value, or leave it unset. What is of another value needs a state folder (SVC_STATE_DIR), or a database and log, of its own.';
+
 /**
  * The settings with the pinned values of those that were not given.
- * @throws TidemarkError SOURCE_PINNED if one was given another value.
+ * @throws TidemarkError CONFIGURATION_INVALID if one was given another value.
  */
 export function withPins(
   pins: readonly Pin[],
@@ -75,8 +78,9 @@ export function withPins(
   if (conflicts.length === 0)
     return { ...settings, ...Object.fromEntries(pins.map((pin) => [pin.setting, pin.value])) };
   const [{ pin, given: value }] = conflicts;
-  throw new TidemarkError('SOURCE_PINNED', conflicts.map(describeConflict).join('; '), {
+  throw new TidemarkError('CONFIGURATION_INVALID', conflicts.map(describeConflict).join('; '), {
     details: { setting: pin.setting, pinned: pin.value, given: value },
+    remedy: OWN_STATE,
   });
 }
 
@@ -92,7 +96,7 @@ export const statedValues = ({ pinned = [] }: Pick<DatasetDefinition, 'pinned'>,
 /**
  * Pins what the manifests state, in the transaction that proves their partitions. Another dataset of the same source may pin it at
  * the same time: then this waits for the end of that transaction.
- * @throws TidemarkError SOURCE_PINNED if a manifest states another value than the pinned one.
+ * @throws TidemarkError CONFIGURATION_INVALID if a manifest states another value than the pinned one.
  */
 export async function pinSettings(
   client: ClientBase,
@@ -126,9 +130,9 @@ export async function pinSettings(
     const pin = pins.find((one) => one.setting === setting);
     if (pin === undefined || pin.value === value) continue;
     throw new TidemarkError(
-      'SOURCE_PINNED',
+      'CONFIGURATION_INVALID',
       `${manifest.document.name} is of ${setting} ${value}, but the proof of ${pin.dataset} ${pin.partition} pinned it to ${pin.value}: read it into another state folder`,
-      { details: { setting, pinned: pin.value, given: value } },
+      { details: { setting, pinned: pin.value, given: value }, remedy: OWN_STATE },
     );
   }
 }

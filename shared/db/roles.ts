@@ -57,7 +57,7 @@ interface ReadRole {
  * Creates a read role, or gives an existing one the privileges it should have. Callers of `BYOK Required` datasets send
  * the password of such a role, so it may read what the service reads and do nothing else.
  * @param rotate gives an existing role a new password.
- * @throws TidemarkError USAGE for an invalid name; READ_ROLE_UNSAFE for a role that can do more than read.
+ * @throws TidemarkError USAGE for an invalid name and for a role that can do more than read.
  */
 export async function makeReadRole(client: Queryable, role: string, rotate: boolean): Promise<ReadRole> {
   const created = (await client.query('select 1 from pg_roles where rolname = $1', [checked(role)])).rows.length === 0;
@@ -67,12 +67,17 @@ export async function makeReadRole(client: Queryable, role: string, rotate: bool
     for (const statement of roleStatements(role, { create: created, password })) await client.query(statement);
     await client.query('insert into read_roles (role) values ($1) on conflict do nothing', [role]);
     const faults = await readRoleFaults(client, role);
-    if (faults.length > 0) throw new TidemarkError('READ_ROLE_UNSAFE', `The role ${role} ${faults.join('; it ')}`);
+    if (faults.length > 0) {
+      throw new TidemarkError('USAGE', `The role ${role} ${faults.join('; it ')}`, {
+        remedy: 'Choose another name: callers know the password of this role, so it may do nothing but read.',
+      });
+    }
     await client.query('commit');
   } catch (cause) {
     await client.query('rollback');
     if ((cause as { code?: string }).code !== '42501') throw cause;
-    throw new TidemarkError('READ_ROLE_REFUSED', `This role may not create or grant the role ${role}`, {
+    throw new TidemarkError('DATABASE_UNSUITABLE', `This role may not create or grant the role ${role}`, {
+      remedy: `Let a role that may create roles run the statements of \`./tidemark rights read-role ${role} --sql\`.`,
       cause,
     });
   }

@@ -140,7 +140,7 @@ export async function encodeMessage<H extends Header>(
 /**
  * Decodes the header without unpacking the body.
  * @param position names the message in faults: its stream and sequence.
- * @throws TidemarkError LOG_FRAME_CORRUPT
+ * @throws TidemarkError LOG_DAMAGED
  */
 export function decodeHeader(message: Uint8Array, position: string): Header {
   const bytes = Buffer.from(message.buffer, message.byteOffset, message.byteLength);
@@ -173,7 +173,7 @@ export function decodeHeader(message: Uint8Array, position: string): Header {
 
 /**
  * Decodes the header, and unpacks and verifies the body.
- * @throws TidemarkError LOG_FRAME_CORRUPT when a length or digest does not match.
+ * @throws TidemarkError LOG_DAMAGED when a length or digest does not match.
  */
 export async function decodeMessage(message: Uint8Array, position: string): Promise<Message> {
   const header = decodeHeader(message, position);
@@ -215,7 +215,7 @@ const shown = (value: unknown): string =>
   (typeof value === 'object' ? JSON.stringify(value) : String(value)).slice(0, 80);
 
 function corrupt(position: string, why: string, cause?: unknown): TidemarkError {
-  return new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${position} is not a frame of this log: ${why}`, {
+  return new TidemarkError('LOG_DAMAGED', `The message at ${position} is not a frame of this log: ${why}`, {
     cause,
     details: { place: position },
   });

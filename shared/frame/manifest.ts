@@ -136,17 +136,17 @@ const SHAPE: Readonly<
   ingested_at_ms: 'integer',
 };
 
-/** @throws TidemarkError LOG_FRAME_CORRUPT naming the position in the log and the fault. */
+/** @throws TidemarkError LOG_DAMAGED naming the position in the log and the fault. */
 export function parseManifest(raw: Uint8Array, position: string): Manifest {
   let manifest: Manifest;
   try {
     manifest = JSON.parse(Buffer.from(raw).toString('utf8'));
   } catch (cause) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${position} is not JSON`, { cause });
+    throw new TidemarkError('LOG_DAMAGED', `The manifest at ${position} is not JSON`, { cause });
   }
   if (manifest?.format !== 1) {
     throw new TidemarkError(
-      'LOG_FRAME_CORRUPT',
+      'LOG_DAMAGED',
       `The manifest at ${position} has the format ${JSON.stringify(manifest?.format)?.slice(0, 80)}; this release knows 1`,
     );
   }
@@ -173,7 +173,7 @@ export function parseManifest(raw: Uint8Array, position: string): Manifest {
     if (Math.abs(manifest[name] ?? 0) > MAX_DATE_MS && !faulty.includes(name)) faulty.push(name);
   if (faulty.length > 0) {
     throw new TidemarkError(
-      'LOG_FRAME_CORRUPT',
+      'LOG_DAMAGED',
       `The manifest at ${position} lacks these facts, or they are out of range: ${faulty.join(', ')}`,
     );
   }

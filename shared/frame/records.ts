@@ -31,14 +31,18 @@ export interface EventRecord {
 
 const NOTHING = Buffer.alloc(0);
 
-/** The size of a record in bytes. @throws TidemarkError SOURCE_TOO_LARGE naming the offset. */
+/** The size of a record in bytes. @throws TidemarkError SOURCE_DOCUMENT_INVALID naming the offset. */
 export function recordBytes(offset: string, payload: Uint8Array, auxiliary: Uint8Array = NOTHING): number {
   const offsetBytes = Buffer.byteLength(offset);
   const bytes = PREFIX_BYTES + offsetBytes + payload.length + auxiliary.length;
   if (offsetBytes === 0 || offsetBytes > MAX_OFFSET_BYTES || bytes > MAX_RECORD_BYTES) {
-    throw new TidemarkError('SOURCE_TOO_LARGE', `The event ${offset.slice(0, 100)} takes ${bytes} bytes in the log`, {
-      details: { offset: offset.slice(0, 100), bytes, max_bytes: MAX_RECORD_BYTES },
-    });
+    throw new TidemarkError(
+      'SOURCE_DOCUMENT_INVALID',
+      `The event ${offset.slice(0, 100)} takes ${bytes} bytes in the log, which takes ${MAX_RECORD_BYTES}`,
+      {
+        details: { offset: offset.slice(0, 100), bytes, max_bytes: MAX_RECORD_BYTES },
+      },
+    );
   }
   return bytes;
 }
@@ -59,7 +63,7 @@ export function writeRecord(
   target.set(auxiliary, at + PREFIX_BYTES + offsetBytes + payload.length);
 }
 
-/** @throws TidemarkError SOURCE_TOO_LARGE naming the offset. */
+/** @throws TidemarkError SOURCE_DOCUMENT_INVALID naming the offset. */
 export function encodeRecord(offset: string, payload: Uint8Array, auxiliary: Uint8Array = NOTHING): Buffer {
   const record = Buffer.allocUnsafe(recordBytes(offset, payload, auxiliary));
   writeRecord(record, 0, offset, payload, auxiliary);
@@ -68,7 +72,7 @@ export function encodeRecord(offset: string, payload: Uint8Array, auxiliary: Uin
 
 /**
  * Reads the records of a whole body; their bytes are views of it.
- * @throws TidemarkError LOG_FRAME_CORRUPT where a record runs past the end of the body.
+ * @throws TidemarkError LOG_DAMAGED where a record runs past the end of the body.
  */
 export function* recordsOf(raw: Buffer): Generator<EventRecord> {
   for (let at = 0; at < raw.length; ) {
@@ -87,7 +91,7 @@ export function* recordsOf(raw: Buffer): Generator<EventRecord> {
 }
 
 const overrun = (at: number) =>
-  new TidemarkError('LOG_FRAME_CORRUPT', `The record at byte ${at} of a frame runs past the frame's end`);
+  new TidemarkError('LOG_DAMAGED', `The record at byte ${at} of a frame runs past the frame's end`);
 
 /** Finds the record of an offset; `position` is its number within the body. */
 export function findRecord(
@@ -110,7 +114,7 @@ export class RecordAssembler {
 
   /**
    * @returns the body to read events from; undefined while parts are missing.
-   * @throws TidemarkError LOG_FRAME_CORRUPT when a part is out of order, or the parts exceed the largest record.
+   * @throws TidemarkError LOG_DAMAGED when a part is out of order, or the parts exceed the largest record.
    */
   take(header: Pick<FrameHeader, 'frame' | 'part' | 'parts'>, raw: Buffer): Buffer | undefined {
     const { part, parts } = header;
@@ -132,11 +136,10 @@ export class RecordAssembler {
     return whole;
   }
 
-  /** Checks that no part is left over. @throws TidemarkError LOG_FRAME_CORRUPT */
+  /** Checks that no part is left over. @throws TidemarkError LOG_DAMAGED */
   end(): void {
     if (this.#parts.length > 0) throw broken(`an event ends after ${this.#parts.length} of ${this.#count} parts`);
   }
 }
 
-const broken = (why: string) =>
-  new TidemarkError('LOG_FRAME_CORRUPT', `The parts of an event do not fit together: ${why}`);
+const broken = (why: string) => new TidemarkError('LOG_DAMAGED', `The parts of an event do not fit together: ${why}`);

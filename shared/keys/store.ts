@@ -66,7 +66,7 @@ interface ShownKey {
   readonly text: string;
 }
 
-/** @throws TidemarkError API_KEY_NAME_TAKEN */
+/** @throws TidemarkError USAGE */
 export async function addKey(client: Queryable, name: string, terms: KeyTerms): Promise<ShownKey> {
   const { id, text, digest } = newKey();
   const { rows } = await client.query(
@@ -85,8 +85,10 @@ export async function addKey(client: Queryable, name: string, terms: KeyTerms): 
   );
   if (rows.length > 0) return { key: rowOf(rows[0]), text };
   const { state } = await keyNamed(client, name);
-  throw new TidemarkError('API_KEY_NAME_TAKEN', `There is a key ${name} already, and it is ${state}`, {
+  throw new TidemarkError('USAGE', `There is a key ${name} already, and it is ${state}`, {
     details: { name },
+    remedy:
+      'Choose another name. Names of revoked keys stay taken, because exports and the audit log name keys by them; `./tidemark keys rotate` replaces a key that is in use.',
   });
 }
 
@@ -101,10 +103,13 @@ export async function rotateKey(client: Queryable, name: string, graceSeconds: n
     [id, keyDigest(text), graceSeconds],
   );
   if (rows.length > 0) return { key: rowOf(rows[0]), text };
-  throw new TidemarkError('API_KEY_OVER', `The key ${name} is ${state}`, { details: { name } });
+  throw new TidemarkError('USAGE', `The key ${name} is ${state}`, {
+    details: { name },
+    remedy: 'Make a new key under another name with `./tidemark keys add`.',
+  });
 }
 
-/** Revokes the key for good; one that was revoked stays as it is. @throws TidemarkError API_KEY_UNKNOWN */
+/** Revokes the key for good; one that was revoked stays as it is. @throws TidemarkError USAGE */
 export async function revokeKey(client: Queryable, name: string): Promise<KeyRow> {
   const { rows } = await client.query(
     `update api_keys set revoked_at = coalesce(revoked_at, date_trunc('milliseconds', clock_timestamp()))
@@ -117,7 +122,10 @@ export async function revokeKey(client: Queryable, name: string): Promise<KeyRow
 async function keyNamed(client: Queryable, name: string): Promise<KeyRow> {
   const { rows } = await client.query(`select ${COLUMNS} from api_keys where name = $1`, [name]);
   if (rows.length > 0) return rowOf(rows[0]);
-  throw new TidemarkError('API_KEY_UNKNOWN', `There is no key ${JSON.stringify(name)}`, { details: { name } });
+  throw new TidemarkError('USAGE', `There is no key ${JSON.stringify(name)}`, {
+    details: { name },
+    remedy: '`./tidemark keys list` shows the keys.',
+  });
 }
 
 const DATASET_BY_NUMBER = new Map([...DATASETS.values()].map(({ number, key }) => [number, key as DatasetKey]));

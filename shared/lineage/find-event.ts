@@ -174,9 +174,8 @@ interface Candidate {
 }
 
 /**
- * @throws TidemarkError EVENT_UNKNOWN, EVENT_AMBIGUOUS (AmbiguousEvent, naming the partitions), LOG_REWOUND when the
- *   log lost the frame, LOG_PARTITION_LOST when `recover` found that it lost all, LOG_FRAME_CORRUPT when it holds another
- *   message there.
+ * @throws TidemarkError EVENT_UNKNOWN, USAGE (AmbiguousEvent, naming the partitions), LOG_REWOUND when the
+ *   log lost the frame, LOG_DAMAGED when `recover` found that it lost all, or when it holds another message there.
  */
 export async function findEvent(needs: LineageNeeds, offset: string, partition?: string): Promise<FoundEvent> {
   const { dataset } = needs;
@@ -196,7 +195,7 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
   parts.end();
   // `recover` forgets the frames of partitions that the log lost.
   if (keys.length === 1 && rows[0].at(-1) === 'false') {
-    throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${keys[0]}`);
+    throw new TidemarkError('LOG_DAMAGED', `The log no longer holds ${dataset.key} ${keys[0]}`);
   }
   throw unknown(dataset, offset, partition);
 }
@@ -217,8 +216,9 @@ export class AmbiguousEvent extends TidemarkError {
   constructor(dataset: DatasetDefinition, offset: string, partitions: readonly string[]) {
     const named = partitions.slice(0, MAX_NAMED_PARTITIONS);
     const more = partitions.length > named.length ? ' and others' : '';
-    super('EVENT_AMBIGUOUS', `${dataset.key} has the offset ${offset} in ${named.join(', ')}${more}`, {
+    super('USAGE', `${dataset.key} has the offset ${offset} in ${named.join(', ')}${more}`, {
       details: { dataset: dataset.key, partitions: named.join(',') },
+      remedy: 'Name the day with --date, or the partition with --partition.',
     });
     this.partitions = named;
   }
@@ -243,7 +243,7 @@ async function readFrom(
     frame.attempt === partition.attempt &&
     frame.document_sha256 === manifest.document.sha256;
   if (!isExpected) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${at} is not a frame of ${partition.key}`, {
+    throw new TidemarkError('LOG_DAMAGED', `The message at ${at} is not a frame of ${partition.key}`, {
       details: { place: at },
     });
   }

@@ -38,7 +38,7 @@ interface ExportQueueOptions {
 
 /**
  * Creates the queue through the operator's account, and sets the lease of its consumer to that of the settings.
- * @throws TidemarkError LOG_ACCOUNT_REFUSED when the account may not; otherwise the client library's error.
+ * @throws TidemarkError LOG_MISCONFIGURED when the account may not; otherwise the client library's error.
  */
 export async function ensureExportQueue(connection: NatsConnection, options: ExportQueueOptions): Promise<void> {
   await ensure(await jetstreamManager(connection, { checkAPI: false, timeout: REQUEST_TIMEOUT_MS }), options);
@@ -47,7 +47,7 @@ export async function ensureExportQueue(connection: NatsConnection, options: Exp
 /**
  * Creates the stream and its one consumer where they are missing. An account that may not change the consumer uses it as it
  * is: its lease only decides how soon a lost message is delivered again, and the database decides who runs an export.
- * @throws TidemarkError LOG_ACCOUNT_REFUSED where this account may neither create what is missing nor read its state.
+ * @throws TidemarkError LOG_MISCONFIGURED where this account may neither create what is missing nor read its state.
  */
 async function ensure(manager: JetStreamManager, { leaseMs, replicas }: ExportQueueOptions): Promise<void> {
   const looking = found(manager.streams.info(EXPORT_STREAM), JS_ERROR.STREAM_NOT_FOUND);
@@ -109,7 +109,7 @@ export class ExportQueue implements AsyncDisposable {
     this.#client = jetstream(connection, { timeout: REQUEST_TIMEOUT_MS });
   }
 
-  /** @throws TidemarkError LOG_UNAVAILABLE; LOG_ACCOUNT_REFUSED where the queue is missing and this account may not create it. */
+  /** @throws TidemarkError LOG_UNAVAILABLE; LOG_MISCONFIGURED where the queue is missing and this account may not create it. */
   static async open(
     url: string,
     name: string,
@@ -124,14 +124,14 @@ export class ExportQueue implements AsyncDisposable {
       return queue;
     } catch (cause) {
       await connection[Symbol.asyncDispose]();
-      if (codeOf(cause) === 'LOG_ACCOUNT_REFUSED') throw cause;
+      if (codeOf(cause) === 'LOG_MISCONFIGURED') throw cause;
       throw new TidemarkError('LOG_UNAVAILABLE', 'Cannot open the queue of exports', { cause });
     }
   }
 
   /**
    * Creates the queue again, if this account may, where it was lost with the disk of its server.
-   * @throws TidemarkError LOG_ACCOUNT_REFUSED
+   * @throws TidemarkError LOG_MISCONFIGURED
    */
   async ensure(): Promise<void> {
     await ensure(this.#manager, this.#options);

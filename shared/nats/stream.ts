@@ -22,13 +22,16 @@ export function isDenied(error: unknown): boolean {
   return false;
 }
 
-/** @throws TidemarkError LOG_ACCOUNT_REFUSED when the account may not do `what`; otherwise the error of `request`. */
+/** @throws TidemarkError LOG_MISCONFIGURED when the account may not do `what`; otherwise the error of `request`. */
 export async function allowed<T>(request: Promise<T>, what: string): Promise<T> {
   try {
     return await request;
   } catch (cause) {
     if (!isDenied(cause)) throw cause;
-    throw new TidemarkError('LOG_ACCOUNT_REFUSED', `This account of the log may not ${what}`, { cause });
+    throw new TidemarkError('LOG_MISCONFIGURED', `This account of the log may not ${what}`, {
+      remedy: 'Set SVC_NATS_OPERATOR_URL to an account that may create streams, and run `./tidemark migrate`.',
+      cause,
+    });
   }
 }
 
@@ -139,8 +142,8 @@ const MIN_STREAM_BYTES = 256 * 1024 * 1024;
  * Creates the stream of a dataset if it is missing, and sets its byte limit, which the server reserves from its store. Where
  * there is no room for the limit, a new stream gets a half or a quarter of it and so on, if need be from what other streams
  * have reserved and not used; an existing stream keeps its limit. It also stays as it is where the account may not change it.
- * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all,
- *   LOG_ACCOUNT_REFUSED when it is missing and the account may not create it.
+ * @throws TidemarkError LOG_MISCONFIGURED naming what differs, when there is no room at all, and when it is missing and the
+ *   account may not create it.
  */
 export async function ensureStream(
   connection: NatsConnection,
@@ -162,9 +165,10 @@ export async function ensureStream(
       }
       // On a disk of 64 GB the first seven streams took everything, and the datasets of the others had none.
       if (await shrinkLargest(manager)) continue;
-      throw new TidemarkError('LOG_STORAGE_SHORT', `nats-server has no room to reserve ${bytes} bytes for ${dataset}`, {
+      throw new TidemarkError('LOG_MISCONFIGURED', `nats-server has no room to reserve ${bytes} bytes for ${dataset}`, {
         cause,
         details: { dataset, max_bytes: maxBytes },
+        remedy: 'Streams reserve their byte limit: lower SVC_STREAM_MAX_BYTES, or give nats-server a larger store.',
       });
     }
   }
@@ -215,7 +219,7 @@ async function ensure(
   const differing = mutableIn(info);
   if (differing.length > 0) {
     throw new TidemarkError(
-      'LOG_STREAM_MISCONFIGURED',
+      'LOG_MISCONFIGURED',
       `The stream ${dataset} is not an immutable log: ${differing.join('; ')}`,
     );
   }

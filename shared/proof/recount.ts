@@ -20,7 +20,7 @@ export interface PartitionRef extends TimeWindow {
 
 /**
  * SQL over alias `t`: the row belongs to the partition. The SQL holds literals, so that only chunks of its time are read.
- * @throws TidemarkError PARTITION_UNKNOWN
+ * @throws TidemarkError USAGE
  */
 export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string {
   const { scope, time } = dataset.native;

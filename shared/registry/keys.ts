@@ -11,7 +11,7 @@ export interface TimeWindow {
   readonly toMs: number;
 }
 
-/** @throws TidemarkError PARTITION_UNKNOWN when the key is not one of the dataset's kind. */
+/** @throws TidemarkError USAGE when the key is not one of the dataset's kind. */
 export function windowOf(dataset: DatasetDefinition, key: string): TimeWindow {
   if (dataset.partition.kind === 'file_day') {
     const day = parseDay(key);
@@ -20,8 +20,13 @@ export function windowOf(dataset: DatasetDefinition, key: string): TimeWindow {
       return { fromMs, toMs: fromMs + DAY_MS };
     }
   }
-  throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} has no partition ${JSON.stringify(key)}`);
+  throw unknownKey(dataset, key);
 }
+
+const unknownKey = (dataset: DatasetDefinition, key: string) =>
+  new TidemarkError('USAGE', `${dataset.key} has no partition ${JSON.stringify(key)}`, {
+    remedy: '`./tidemark status` lists the existing partitions.',
+  });
 
 /** The keys of the file days from `fromDay` to `toDay`, both included. */
 export function fileDays(fromDay: string, toDay: string): string[] {
@@ -59,7 +64,7 @@ const HEIGHTS = /^(0|[1-9]\d{0,8})(?:-([1-9]\d{0,8}))?$/;
 const SNAPSHOT = /^[1-9]\d{11,14}$/;
 const DATED = /^([a-z0-9_]{1,64}):(\d{4}-\d{2}-\d{2})(?::([2-9]|[1-9]\d{1,5}))?$/;
 
-/** @throws TidemarkError PARTITION_UNKNOWN when the key is not one of the dataset's kind. */
+/** @throws TidemarkError USAGE when the key is not one of the dataset's kind. */
 export function keyFacts(dataset: DatasetDefinition, key: string): KeyFacts {
   const { kind } = dataset.partition;
   const facts =
@@ -70,7 +75,7 @@ export function keyFacts(dataset: DatasetDefinition, key: string): KeyFacts {
         : kind === 'snapshot'
           ? snapshot(dataset, key)
           : dated(dataset, key);
-  if (!facts) throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} has no partition ${JSON.stringify(key)}`);
+  if (!facts) throw unknownKey(dataset, key);
   return facts;
 }
 

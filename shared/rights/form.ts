@@ -29,7 +29,7 @@ const ALL_SOURCES = [...new Set([...DATASETS.values()].flatMap(({ sources }) => 
 /**
  * Writes the matrix and a form for each hosted source. Without `hosted` every source is hosted; otherwise the others are
  * Ingest Only.
- * @throws TidemarkError USAGE for an unknown source, RIGHTS_FILE_EXISTS; then it writes nothing.
+ * @throws TidemarkError USAGE for an unknown source and for a file that exists; then it writes nothing.
  */
 export async function writeOwnMatrix(path: string, hosted: readonly string[]): Promise<WrittenMatrix> {
   const unknown = hosted.filter((source) => !isSource(source));
@@ -106,13 +106,17 @@ async function writeNew(folder: string, files: readonly { readonly path: string;
     for (const path of written) await rm(path, { force: true });
     const { code, path, syscall } = cause as NodeJS.ErrnoException;
     if (code === 'EEXIST' && syscall === 'open') {
-      throw new TidemarkError('RIGHTS_FILE_EXISTS', `${path} exists already; nothing was written`, { cause });
+      throw new TidemarkError('USAGE', `${path} exists already; nothing was written`, {
+        remedy:
+          'Change the existing files, or name another path: SVC_SOURCE_RIGHTS_MATRIX_PATH, or with docker-compose.yml another folder, RIGHTS_DIR.',
+        cause,
+      });
     }
-    throw new TidemarkError(
-      'RIGHTS_FILE_UNWRITABLE',
-      `Cannot write ${path ?? files[0].path}${await mayNot(code, folder)}`,
-      { cause },
-    );
+    throw new TidemarkError('DISK_UNUSABLE', `Cannot write ${path ?? files[0].path}${await mayNot(code, folder)}`, {
+      remedy:
+        'Check space and permissions, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH. With docker-compose.yml, `docker compose run --rm rights init` writes into RIGHTS_DIR whosever it is.',
+      cause,
+    });
   }
 }
 

@@ -76,7 +76,7 @@ export interface Bitcoind extends AsyncDisposable {
 
 /**
  * Starts a node and resolves when it answers.
- * @throws TidemarkError STACK_INSTALL_FAILED or STACK_UNSUPPORTED_MACHINE without the program, STACK_START_FAILED.
+ * @throws TidemarkError STACK_INSTALL_FAILED without the program, STACK_START_FAILED.
  */
 export async function startBitcoind(options: BitcoindOptions): Promise<Bitcoind> {
   const { progress, signal, log } = options;

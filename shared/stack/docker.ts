@@ -26,7 +26,7 @@ import { codeOf, explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import { isOwn } from '../own-folder.ts';
 import { createNats, natsConfiguration, natsFault, natsUrl } from './nats.ts';
-import { ensureRuntime, type Runtime, unsupportedMachine } from './packages.ts';
+import { ensureRuntime, type Runtime } from './packages.ts';
 import {
   createPostgres,
   DATABASE_NAME,
@@ -216,12 +216,8 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     runtime = await ensureRuntime({ user, progress, signal });
   } catch (error) {
     signal?.throwIfAborted();
-    const code = codeOf(error);
-    const recoverable = code === 'STACK_INSTALL_FAILED' || code === 'STACK_UNSUPPORTED_MACHINE';
-    if (!recoverable || kind === 'embedded') throw error;
-    if (!(await dockerAnswers(signal))) throw code === 'STACK_UNSUPPORTED_MACHINE' ? unsupportedMachine() : error;
-    if (code === 'STACK_INSTALL_FAILED')
-      log.warn({ fault: explain(error) }, 'the packages cannot be installed; using Docker');
+    if (codeOf(error) !== 'STACK_INSTALL_FAILED' || kind === 'embedded' || !(await dockerAnswers(signal))) throw error;
+    log.warn({ fault: explain(error) }, 'the packages cannot be installed; using Docker');
     progress?.('starting PostgreSQL 17 with TimescaleDB and nats-server in Docker');
     return docker;
   }

@@ -63,7 +63,7 @@ export interface InstallOptions {
 
 /**
  * Installs the recipe's programs if needed. @returns their folder.
- * @throws TidemarkError STACK_UNSUPPORTED_MACHINE without apt, STACK_INSTALL_FAILED when packages cannot be installed.
+ * @throws TidemarkError STACK_INSTALL_FAILED
  */
 export async function ensurePackages(recipe: Recipe, options: InstallOptions): Promise<string> {
   const cacheDir = options.cacheDir ?? (await chooseCacheDir(options.user));
@@ -79,11 +79,11 @@ export async function ensurePackages(recipe: Recipe, options: InstallOptions): P
   return prefix;
 }
 
-export function unsupportedMachine(): TidemarkError {
+function unsupportedMachine(): TidemarkError {
   return new TidemarkError(
-    'STACK_UNSUPPORTED_MACHINE',
-    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers. ' +
-      'You can also name servers of your own with SVC_DATABASE_URL and SVC_NATS_URL.',
+    'STACK_INSTALL_FAILED',
+    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers',
+    { remedy: 'Use one of these, or name servers of your own with SVC_DATABASE_URL and SVC_NATS_URL.' },
   );
 }
 

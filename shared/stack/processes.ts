@@ -367,7 +367,7 @@ interface LockOptions {
 /**
  * Runs `section` while it holds the lock at `path`, so that one process at a time runs it. The lock is SQLite's exclusive
  * lock on a file, which the kernel releases however its owner dies: no lock is ever stale.
- * @throws TidemarkError STACK_LOCKED when the lock is not free within `waitMs`.
+ * @throws TidemarkError WORK_HELD when the lock is not free within `waitMs`.
  */
 export async function withLock<T>(path: string, options: LockOptions, section: () => Promise<T>): Promise<T> {
   const { waitMs, onWait, signal } = options;
@@ -383,7 +383,7 @@ export async function withLock<T>(path: string, options: LockOptions, section: (
     while (!begin(file, path)) {
       const waitedMs = performance.now() - started;
       if (waitedMs >= waitMs) {
-        throw new TidemarkError('STACK_LOCKED', `The lock ${path} was held by another process for ${waitMs} ms`);
+        throw new TidemarkError('WORK_HELD', `The lock ${path} was held by another process for ${waitMs} ms`);
       }
       if (waitedMs >= REPORT_WAIT_AFTER_MS && !isReported) {
         isReported = true;

@@ -321,7 +321,7 @@ const GIVEN_PAUSE_MS = 500;
 
 /**
  * Attaches to the running stack of the state folder, or starts it.
- * @throws TidemarkError STACK_UNSUPPORTED_MACHINE, STACK_INSTALL_FAILED, STACK_START_FAILED, STACK_LOCKED;
+ * @throws TidemarkError STACK_INSTALL_FAILED, STACK_START_FAILED, WORK_HELD;
  *   DATABASE_UNAVAILABLE or LOG_UNAVAILABLE when a given URL does not answer.
  */
 export async function acquireStack(options: AcquireOptions): Promise<Stack> {

@@ -133,7 +133,7 @@ export const secretsPath = (stateDir: string): string => join(stateDir, 'secrets
 
 /**
  * Reads the secrets, or generates them. The caller holds the stack's lock.
- * @throws TidemarkError STATE_FOREIGN where one is missing: another tree made the folder
+ * @throws TidemarkError STACK_START_FAILED where one is missing: another tree made the folder
  */
 export async function loadSecrets(stateDir: string): Promise<Secrets> {
   const path = secretsPath(stateDir);
@@ -142,8 +142,12 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
     const missing = SECRETS.filter((name) => typeof stored[name] !== 'string');
     if (missing.length === 0) return stored as Secrets;
     throw new TidemarkError(
-      'STATE_FOREIGN',
+      'STACK_START_FAILED',
       `Another tree of Tidemark made the state folder ${stateDir}: its secrets.json lacks ${missing.join(', ')}`,
+      {
+        remedy:
+          'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder, and start again; the sources fill it.',
+      },
     );
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;

@@ -279,8 +279,7 @@ class Campaign {
     if (units.length === 0) return `nothing was verified: ${stdout} ${stderr}`;
     const { lostSnapshots } = this.#world;
     const wrong = units.filter(
-      ({ state, code, partition }) =>
-        state !== 'proved' && !(code === 'LOG_PARTITION_LOST' && lostSnapshots.has(partition)),
+      ({ state, code, partition }) => state !== 'proved' && !(code === 'LOG_DAMAGED' && lostSnapshots.has(partition)),
     );
     this.#tally.operation('verified partitions', units.length);
     return wrong.length === 0 ? undefined : JSON.stringify(wrong.slice(0, 5));

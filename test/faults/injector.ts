@@ -17,10 +17,10 @@ const HOUR_MS = 3_600_000;
 /** Damage is found where it shows first: in a row, in the archive, in the checksum. */
 const OF_SOURCES = (Object.keys(ERROR_CODES) as ErrorCode[]).filter((code) => code.startsWith('SOURCE_'));
 /** How work ends whose frames the log has lost. */
-const LOST = ['LOG_REWOUND', 'LOG_PARTITION_LOST', 'LOG_CONFLICT', 'PARTITION_PROOF_FAILED'] as const;
+const LOST = ['LOG_REWOUND', 'LOG_DAMAGED', 'LOG_CONFLICT', 'PARTITION_PROOF_FAILED'] as const;
 
 /** How work ends that finds no room, in the log, the lake, the spool or, five times in a row, for the projector's reader of the log. */
-const DISK_FULL = ['LOG_FULL', 'LOG_STORAGE_SHORT', 'LAKE_NOT_WRITTEN', 'SPOOL_UNUSABLE', 'PROJECTOR_FAILED'] as const;
+const DISK_FULL = ['LOG_FULL', 'LOG_MISCONFIGURED', 'DISK_UNUSABLE', 'PROJECTOR_FAILED'] as const;
 
 export interface InjectorDeps {
   readonly world: World;

@@ -123,12 +123,12 @@ describe('the command', () => {
     [[...ADD, '--expires', 'soon'], /--expires must be a day/],
     [['add', 'owner', '--scopes', 'read'], /"owner" cannot name a key/],
     [['add', 'a b', '--scopes', 'read'], /"a b" cannot name a key/],
-    [['add', 'taken', '--scopes', 'read'], /There is a key taken already, and it is active/, 'API_KEY_NAME_TAKEN'],
-    [['add', 'gone', '--scopes', 'read'], /There is a key gone already, and it is revoked/, 'API_KEY_NAME_TAKEN'],
-    [['rotate', 'gone'], /The key gone is revoked/, 'API_KEY_OVER'],
-    [['rotate', 'over'], /The key over is expired/, 'API_KEY_OVER'],
-    [['rotate', 'nobody'], /There is no key "nobody"/, 'API_KEY_UNKNOWN'],
-    [['revoke', 'nobody'], /There is no key "nobody"/, 'API_KEY_UNKNOWN'],
+    [['add', 'taken', '--scopes', 'read'], /There is a key taken already, and it is active/, 'USAGE'],
+    [['add', 'gone', '--scopes', 'read'], /There is a key gone already, and it is revoked/, 'USAGE'],
+    [['rotate', 'gone'], /The key gone is revoked/, 'USAGE'],
+    [['rotate', 'over'], /The key over is expired/, 'USAGE'],
+    [['rotate', 'nobody'], /There is no key "nobody"/, 'USAGE'],
+    [['revoke', 'nobody'], /There is no key "nobody"/, 'USAGE'],
   ])('refuses %j and changes nothing', async (args, message, code = 'USAGE') => {
     await givenKeys();
     const before = await stored();

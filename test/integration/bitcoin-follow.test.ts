@@ -33,8 +33,8 @@ describe('a node that cannot be used', () => {
   // One after the other: each has the lease while it asks the node, and others do not wait long for it.
   test.each<[string, Record<string, string>, string]>([
     ['down', { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', ...limitsEnv({ sourceAttempts: 1 }) }, 'NODE_UNREACHABLE'],
-    ['another password', { SVC_BITCOIN_RPC_PASSWORD: 'wrong' }, 'NODE_CREDENTIALS_REFUSED'],
-    ['another chain', { SVC_BITCOIN_NETWORK: 'main' }, 'NODE_CHAIN_MISMATCH'],
+    ['another password', { SVC_BITCOIN_RPC_PASSWORD: 'wrong' }, 'NODE_UNSUITABLE'],
+    ['another chain', { SVC_BITCOIN_NETWORK: 'main' }, 'NODE_UNSUITABLE'],
     ['below what is ever ingested', { SVC_BITCOIN_HEADERS_START_HEIGHT: '5' }, 'USAGE'],
     ['above what is ever ingested', { SVC_BITCOIN_HEADERS_END_HEIGHT: '5' }, 'USAGE'],
   ])('%s', async (_, env, code) => {
@@ -50,7 +50,7 @@ describe('a node that cannot be used', () => {
       SVC_BITCOIN_RPC_URL: pruned.url,
       SVC_BITCOIN_RPC_PASSWORD: pruned.password,
     });
-    expect(json.error.code).toBe('NODE_PRUNED');
+    expect(json.error.code).toBe('NODE_UNSUITABLE');
   });
 
   test.each<[string, Record<string, string>, string]>([
@@ -79,7 +79,7 @@ test('overlapping ranges asked for twice at once: one command names the other, a
   const both = await Promise.all([bitcoin.backfill(0, chain.height), bitcoin.backfill(50, chain.height)]);
   // Where the first ends before the second begins, neither meets the other.
   const codes = both.map(({ exit, json }) => (exit === 0 ? 'proved' : json.error?.code)).sort();
-  expect(['PUBLISHER_LEASE_HELD', 'proved']).toContain(codes[0]);
+  expect(['WORK_HELD', 'proved']).toContain(codes[0]);
   expect(codes[1]).toBe('proved');
   if (both[0].exit !== 0) expect((await bitcoin.backfill(0, chain.height)).exit).toBe(0);
   expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
@@ -95,7 +95,7 @@ test('the chain that was proved first is pinned for all seven datasets: another 
   ]);
   for (const feed of ['bitcoin', 'bitcoin_mempool_state']) {
     const { exit, json } = await bitcoin.run(['backfill', feed], { SVC_BITCOIN_NETWORK: 'main' });
-    expect([feed, exit, json.error?.code]).toEqual([feed, 2, 'SOURCE_PINNED']);
+    expect([feed, exit, json.error?.code]).toEqual([feed, 2, 'CONFIGURATION_INVALID']);
   }
   // A blank setting is none; the default is main.
   const { exit, json } = await bitcoin.backfill(0, 10, { SVC_BITCOIN_NETWORK: '' });

@@ -111,22 +111,22 @@ test('a file that was damaged, or is of another chain or time, is refused', asyn
     const read = await readSnapshot({ path, takenAtMs: first.takenAtMs }, 'regtest').catch((error) => error);
     // A bit that zstd does not look at may change nothing; then what is read is what was written.
     if (!(read instanceof Error)) expect(read.entries).toEqual([]);
-    else expect(read).toMatchObject({ code: 'SOURCE_ROW_INVALID' });
+    else expect(read).toMatchObject({ code: 'SOURCE_DOCUMENT_INVALID' });
   }
   writeFileSync(path, bytes.subarray(0, bytes.length - 1));
   await expect(readSnapshot({ path, takenAtMs: first.takenAtMs }, 'regtest')).rejects.toMatchObject({
-    code: 'SOURCE_ROW_INVALID',
+    code: 'SOURCE_DOCUMENT_INVALID',
   });
-  await expect(readSnapshot(first, 'main')).rejects.toMatchObject({ code: 'SOURCE_ROW_INVALID' });
+  await expect(readSnapshot(first, 'main')).rejects.toMatchObject({ code: 'SOURCE_DOCUMENT_INVALID' });
   await expect(readSnapshot({ ...first, takenAtMs: 1 }, 'regtest')).rejects.toMatchObject({
-    code: 'SOURCE_ROW_INVALID',
+    code: 'SOURCE_DOCUMENT_INVALID',
   });
 });
 
 test('what cannot be kept is not taken', async () => {
   writeFileSync(join(node.dir, 'file'), '');
   const take = takeSnapshot(source(), { dir: join(node.dir, 'file', 'sub'), chain: 'regtest', now: Date.now });
-  await expect(take).rejects.toMatchObject({ code: 'SPOOL_UNUSABLE' });
+  await expect(take).rejects.toMatchObject({ code: 'DISK_UNUSABLE' });
 });
 
 test('an entry that is no entry is refused while the node can still be asked, and nothing is kept', async () => {

@@ -28,8 +28,8 @@ const clientOf = (options: Partial<RpcOptions> = {}) =>
 describe('what is spoiled on the way', () => {
   test.each([
     ['a header and no more', { kind: 'cut', afterBytes: 0 }, 'NODE_'],
-    ['half an answer', { kind: 'cut', afterBytes: 100 }, 'NODE_ANSWER_CUT'],
-    ['half an answer that claims to be whole', { kind: 'cut', afterBytes: 100, honest: true }, 'NODE_ANSWER_CUT'],
+    ['half an answer', { kind: 'cut', afterBytes: 100 }, 'NODE_UNREACHABLE'],
+    ['half an answer that claims to be whole', { kind: 'cut', afterBytes: 100, honest: true }, 'NODE_UNREACHABLE'],
     ['a reset connection', { kind: 'reset' }, 'NODE_UNREACHABLE'],
     ['a full work queue', { kind: 'status', status: 503, body: 'Work queue depth exceeded' }, 'NODE_UNREACHABLE'],
     ['a page of somebody else', { kind: 'status', status: 502, body: '<html>Bad Gateway</html>' }, 'NODE_UNREACHABLE'],
@@ -72,7 +72,7 @@ test('a node that is down', async () => {
 test('a wrong password is refused once, not tried again, and not repeated to anyone', async () => {
   const rpc = await clientOf({ password: 'not-the-password', maxAttempts: 4 });
   const failure = (await rpc.call('getblockcount').catch((error: TidemarkError) => error)) as TidemarkError;
-  expect(failure).toMatchObject({ code: 'NODE_CREDENTIALS_REFUSED', transient: false });
+  expect(failure).toMatchObject({ code: 'NODE_UNSUITABLE', transient: false });
   expect(JSON.stringify([failure.message, failure.details, String(failure.stack)])).not.toContain('not-the-password');
   expect(proxy.requests()).toHaveLength(1);
 });
@@ -100,7 +100,7 @@ test('an address whose credentials are not encoded is a fault of the settings, a
 test('a call the node refuses is told in its own words, and not tried again', async () => {
   const rpc = await clientOf({ maxAttempts: 4 });
   await expect(rpc.call('getblockhash', 77)).rejects.toMatchObject({
-    code: 'NODE_CALL_REFUSED',
+    code: 'NODE_ANSWER_INVALID',
     message: expect.stringContaining('Block height out of range'),
     details: { rpc_code: -8 },
   });
@@ -116,7 +116,7 @@ describe('batches', () => {
     const rpc = await clientOf();
     expect(await rpc.batch(hashes([0, 0]))).toHaveLength(2);
     await expect(rpc.batch(hashes([0, 5, 0]))).rejects.toMatchObject({
-      code: 'NODE_CALL_REFUSED',
+      code: 'NODE_ANSWER_INVALID',
       message: expect.stringContaining('getblockhash (2 of 3): Block height out of range'),
     });
     expect(await rpc.batch([])).toEqual([]);

@@ -466,6 +466,6 @@ describe('requests', () => {
       Array.from({ length: 8 }, () => narrow.send({ method: 'GET', path: '/v1/datasets' })),
     );
     const codes = new Set(answers.map(({ status, json }) => `${status} ${json.code ?? ''}`));
-    expect(codes).toEqual(new Set(['200 ', '503 DISCOVERY_QUEUE_LIMIT_REACHED']));
+    expect(codes).toEqual(new Set(['200 ', '503 QUERY_QUEUE_LIMIT_REACHED']));
   });
 });

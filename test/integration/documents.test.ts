@@ -101,9 +101,9 @@ describe('a document over http', () => {
     },
   );
 
-  test('cut every time is SOURCE_TRUNCATED', async () => {
+  test('cut every time is SOURCE_UNREACHABLE', async () => {
     vendor.server.fail(PATH, { kind: 'cut', afterBytes: 5000 });
-    const fault = await faultOf(vendor.fetch(), 'SOURCE_TRUNCATED');
+    const fault = await faultOf(vendor.fetch(), 'SOURCE_UNREACHABLE');
     expect(fault.details).toMatchObject({ document: NAME, declaredBytes: vendor.zip.length, attempts: 3 });
     expect(fault.details.bytesRead).toBeLessThanOrEqual(5000);
     expect(vendor.server.requests(PATH)).toHaveLength(3);
@@ -143,12 +143,12 @@ describe('a document over http', () => {
   });
 
   test('larger than the limit is refused, announced or not, without a retry', async () => {
-    const announced = await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
+    const announced = await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_DOCUMENT_INVALID');
     expect(announced.details).toMatchObject({ document: NAME, maxBytes: 1000, limit: 'the limit of a document' });
     vendor.server.fail(PATH, { kind: 'stall', afterBytes: 1, times: 1 });
-    await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
+    await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_DOCUMENT_INVALID');
     vendor.server.fail(PATH, { kind: 'chunked', pieceBytes: 700 });
-    await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
+    await faultOf(vendor.fetch({ maxBytes: 1000 }), 'SOURCE_DOCUMENT_INVALID');
     expect(vendor.server.requests()).toHaveLength(3);
   });
 
@@ -156,7 +156,7 @@ describe('a document over http', () => {
     await using other = await startVendorServer(vendor.directory);
     other.fail(PATH, { kind: 'stall', afterBytes: 1 });
     const work = vendor.fetch({ baseUrl: other.url, timeoutMs: 10_000, maxBytes: 1000 });
-    await faultOf(work, 'SOURCE_TOO_LARGE');
+    await faultOf(work, 'SOURCE_DOCUMENT_INVALID');
     expect(other.requests()).toHaveLength(1);
     await vi.waitFor(async () => expect(await other.openConnections()).toBe(0), PATIENCE_MS);
   });
@@ -223,7 +223,7 @@ describe('a document over http', () => {
 
   test("a spool folder that cannot be written is our fault, not the source's", async () => {
     await writeFile(join(vendor.folder, 'a-file'), '');
-    await faultOf(vendor.fetch({ spoolDir: join(vendor.folder, 'a-file', 'spool') }), 'SPOOL_UNUSABLE');
+    await faultOf(vendor.fetch({ spoolDir: join(vendor.folder, 'a-file', 'spool') }), 'DISK_UNUSABLE');
     expect(vendor.server.requests()).toHaveLength(1);
   });
 });
@@ -231,7 +231,7 @@ describe('a document over http', () => {
 describe('a checksum beside the document', () => {
   test('missing', async () => {
     vendor.server.fail(CHECKSUM_PATH, { kind: 'status', status: 404 });
-    const fault = await faultOf(vendor.fetch(), 'SOURCE_CHECKSUM_MISSING');
+    const fault = await faultOf(vendor.fetch(), 'SOURCE_DOCUMENT_INVALID');
     expect(fault.details).toMatchObject({
       document: NAME,
       checksumUrl: new URL(CHECKSUM_PATH, vendor.server.url).href,
@@ -242,7 +242,7 @@ describe('a checksum beside the document', () => {
     'that is no checksum (%j)',
     async (body) => {
       vendor.server.fail(CHECKSUM_PATH, { kind: 'body', body });
-      expect((await faultOf(vendor.fetch(), 'SOURCE_CHECKSUM_MISSING')).details.document).toBe(NAME);
+      expect((await faultOf(vendor.fetch(), 'SOURCE_DOCUMENT_INVALID')).details.document).toBe(NAME);
     },
   );
 
@@ -298,7 +298,10 @@ describe('a checksum beside the document', () => {
     await using document = await vendor.fetch();
     expect(document.checksum).toBe(vendor.sha256);
     vendor.server.fail(CHECKSUM_PATH, { kind: 'body', body: 'x'.repeat(100_000) });
-    expect((await faultOf(vendor.fetch(), 'SOURCE_TOO_LARGE')).details.document).toBe(NAME);
-    await faultOf(fetchText({ url: new URL(PATH, vendor.server.url), ...LIMITS, maxBytes: 100 }), 'SOURCE_TOO_LARGE');
+    expect((await faultOf(vendor.fetch(), 'SOURCE_DOCUMENT_INVALID')).details.document).toBe(NAME);
+    await faultOf(
+      fetchText({ url: new URL(PATH, vendor.server.url), ...LIMITS, maxBytes: 100 }),
+      'SOURCE_DOCUMENT_INVALID',
+    );
   });
 });

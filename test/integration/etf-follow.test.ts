@@ -136,7 +136,7 @@ describe('past days', () => {
       [
         [key('2026-02-11'), 'proved', 11],
         [key('2026-02-12'), 'proved', 0],
-        [key('2026-02-13'), 'failed', 'SOURCE_OUTSIDE_PARTITION'],
+        [key('2026-02-13'), 'failed', 'SOURCE_DOCUMENT_INVALID'],
         [key('2026-02-17'), 'proved', 11],
         ['HODL before today', 'failed', 'SOURCE_NOT_FOUND'],
       ].toSorted(),

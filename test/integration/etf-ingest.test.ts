@@ -166,10 +166,10 @@ describe('a document that is not what it should be', () => {
     };
     failed('IBIT', 'SOURCE_LAYOUT_UNKNOWN', 'no label "Fund Holdings as of"');
     failed('BTCO', 'SOURCE_LAYOUT_UNKNOWN', 'a page where JSON was expected');
-    failed('ARKB', 'SOURCE_OUTSIDE_PARTITION', '2099-03-06 is in the future');
+    failed('ARKB', 'SOURCE_DOCUMENT_INVALID', '2099-03-06 is in the future');
     failed('GBTC', 'SOURCE_LAYOUT_UNKNOWN', '"Security Checkpoint"');
-    failed('HODL', 'SOURCE_OUTSIDE_PARTITION', '1999-03-06');
-    failed('EZBC', 'SOURCE_EMPTY', 'empty');
+    failed('HODL', 'SOURCE_DOCUMENT_INVALID', '1999-03-06');
+    failed('EZBC', 'SOURCE_DOCUMENT_INVALID', 'empty');
     failed('DEFI', 'SOURCE_LAYOUT_UNKNOWN', 'not UTF-8');
     expect(said[`${idOf('BRRR')}:${day}`]).toEqual(['proved', undefined, undefined]);
     expect(await keys()).toEqual([...before.keys, `${idOf('BRRR')}:${day}`].toSorted());
@@ -221,7 +221,9 @@ describe('days', () => {
     const { json } = await etf(['backfill', 'etf'], funds.settings('IBIT'));
     expect(json).toMatchObject({ proved: 5, failed: 1, rows: 4 * 11 });
     // Units are listed in the order in which they end, and a refusal ends at any moment between the proofs.
-    expect(json.units.filter(({ state }: Json) => state === 'failed')).toMatchObject([{ code: 'SOURCE_EMPTY' }]);
+    expect(json.units.filter(({ state }: Json) => state === 'failed')).toMatchObject([
+      { code: 'SOURCE_DOCUMENT_INVALID' },
+    ]);
     const spans = await system.rows<Json>(
       `select span::text, rows::int, partitions::int from coverage_spans where source_id = $1 order by span`,
       [idOf('IBIT')],

@@ -143,7 +143,7 @@ describe('the link endpoint', () => {
       ['a local path', () => index([file({ url: 'file:///etc/passwd' })]), /file:/],
     ])('answering with %s: refused', async (_, answer, message) => {
       answers = [answer()];
-      expect((await faultOf(open(INDEX), 'SOURCE_LINK_INVALID')).message).toMatch(message);
+      expect((await faultOf(open(INDEX), 'SOURCE_LAYOUT_UNKNOWN')).message).toMatch(message);
     });
   });
 
@@ -182,7 +182,7 @@ describe('the link endpoint', () => {
     ['a megabyte', () => json({ code: '0', more: 'x'.repeat(1 << 20) }), /too long an answer/],
   ])('answering with %s: refused', async (_, answer, message) => {
     answers = [answer()];
-    const fault = await faultOf(open(), 'SOURCE_LINK_INVALID');
+    const fault = await faultOf(open(), 'SOURCE_LAYOUT_UNKNOWN');
     expect(fault.message).toMatch(message);
     expect(fault.details).toMatchObject({ document: `${name(DAY)}.zip` });
   });
@@ -220,7 +220,7 @@ describe('the link endpoint', () => {
     const ended = await Promise.all([run(one, days), run(other, days.slice(0, 1))]);
     for (const [index, { exit, json: report }] of ended.entries()) {
       const codes = report.units.map(({ code }: Json) => code);
-      expect([exit, codes]).toEqual([1, days.slice(index).map(() => 'SOURCE_LINK_INVALID')]);
+      expect([exit, codes]).toEqual([1, days.slice(index).map(() => 'SOURCE_LAYOUT_UNKNOWN')]);
     }
     const times = calls.slice(before).map(({ at }) => at);
     // Each call has a slot of 750 ms and 50 of tolerance that all of the host know of; one that wakes up late takes another.

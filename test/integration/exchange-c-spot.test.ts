@@ -85,13 +85,13 @@ describe('three days', () => {
       ...envOf(system.vendor),
       SVC_EXCHANGE_C_ARCHIVE: 'trading',
     });
-    expect([exit, json.error.code]).toEqual([2, 'SOURCE_PINNED']);
+    expect([exit, json.error.code]).toEqual([2, 'CONFIGURATION_INVALID']);
     expect(json.error.message).toContain('SVC_EXCHANGE_C_ARCHIVE is trading');
   });
 
   test('give an event back by its day, and name the days where none is given', async () => {
     const without = await system.run(['event', dataset.key, '300']);
-    expect([without.exit, without.json.error.code]).toEqual([1, 'EVENT_AMBIGUOUS']);
+    expect([without.exit, without.json.error.code]).toEqual([2, 'USAGE']);
     expect(without.json.error.message).toContain(DAYS.map(({ day }) => day).join(', '));
     expect(without.json.error.remedy).toContain('--date');
     const lines = csv.map((path) => readFileSync(path, 'utf8').split('\n'));
@@ -167,7 +167,7 @@ test('a file of the other tree in its place is refused by its header', async () 
     ['backfill', dataset.key, '--from', FIRST, '--to', FIRST],
     envOf(system.vendor),
   );
-  expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+  expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
   expect(json.units[0].reason).toContain('the header must be id,timestamp,price,volume,side');
 });
 

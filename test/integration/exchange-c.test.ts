@@ -137,7 +137,7 @@ describe('two days', () => {
     }
     // Ids of one day mean nothing on another.
     const both = await system.run(['event', dataset.key, '800']);
-    expect([both.exit, both.json.error.code]).toEqual([1, 'EVENT_AMBIGUOUS']);
+    expect([both.exit, both.json.error.code]).toEqual([2, 'USAGE']);
     const { json } = await system.run(['event', dataset.key, '800', '--partition', NEXT.day]);
     expect(json).toMatchObject({
       payload_raw: readFileSync(csv[1], 'utf8')
@@ -254,7 +254,7 @@ describe('a document that is not right', () => {
     );
     const env = { ...envOf(system.vendor), ...limitsEnv({ sortBytes: 1 << 20 }) };
     const { exit, json } = await backfill(system, '2024-05-06', '2024-05-06', env);
-    expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_TOO_LARGE']);
+    expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
     expect(json.units[0].reason).toContain('more rows than are sorted (1048576 bytes)');
   });
 

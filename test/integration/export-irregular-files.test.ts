@@ -64,9 +64,9 @@ describe.each(REPLACEMENTS)('%s', (_, replace) => {
     await swap(path);
     // More than the thread pool has threads: none of them may be held.
     const opened = await Promise.all(Array.from({ length: 8 }, () => codeOf(files.open(dir, file))));
-    expect(new Set(opened)).toEqual(new Set(['EXPORT_ARTIFACT_MISSING']));
+    expect(new Set(opened)).toEqual(new Set(['EXPORT_ARTIFACT_METADATA_ERROR']));
     expect(await codeOf(checkFiles(dir, { files: [file] } as unknown as StoredArtifact))).toBe(
-      'EXPORT_ARTIFACT_MISSING',
+      'EXPORT_ARTIFACT_METADATA_ERROR',
     );
   });
 

@@ -540,11 +540,11 @@ describe('the artifact', () => {
     expect((await exports.bytes(json.export_id)).equals(bytes)).toBe(true);
     await rename(path, `${path}.away`);
     expect(await states()).toEqual([
-      [503, 'EXPORT_ARTIFACT_MISSING'],
-      [503, 'EXPORT_ARTIFACT_MISSING'],
+      [503, 'EXPORT_ARTIFACT_METADATA_ERROR'],
+      [503, 'EXPORT_ARTIFACT_METADATA_ERROR'],
     ]);
     await rm(join(exports.root, json.export_id), { recursive: true });
-    expect((await states())[0]).toEqual([503, 'EXPORT_ARTIFACT_MISSING']);
+    expect((await states())[0]).toEqual([503, 'EXPORT_ARTIFACT_METADATA_ERROR']);
   });
 
   test('replaced by a pipe, it is refused at once and holds nobody up', async () => {
@@ -553,8 +553,8 @@ describe('the artifact', () => {
     await rm(path);
     execFileSync('mkfifo', [path]);
     const answers = await Promise.all(Array.from({ length: 8 }, () => code(exports.get(json.artifact.uri))));
-    expect(answers).toEqual(answers.map(() => [503, 'EXPORT_ARTIFACT_MISSING']));
-    expect(await code(exports.status(json.export_id))).toEqual([503, 'EXPORT_ARTIFACT_MISSING']);
+    expect(answers).toEqual(answers.map(() => [503, 'EXPORT_ARTIFACT_METADATA_ERROR']));
+    expect(await code(exports.status(json.export_id))).toEqual([503, 'EXPORT_ARTIFACT_METADATA_ERROR']);
     expect((await exports.get(other.artifact.uri)).status).toBe(200);
   });
 

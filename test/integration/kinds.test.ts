@@ -125,7 +125,7 @@ describe('blocks', () => {
 
   test('of a range that holds proved heights are refused', async () => {
     const [unit] = await system.ingest([HEADERS], [blocks(5, 14)]);
-    expect(unit).toMatchObject({ partition: '5-14', state: 'refused', code: 'PARTITION_OVERLAPS' });
+    expect(unit).toMatchObject({ partition: '5-14', state: 'refused', code: 'USAGE' });
   });
 
   test('are found by their offset, with an id that does not depend on the range they came in', async () => {

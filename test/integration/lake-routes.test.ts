@@ -185,7 +185,7 @@ describe('files', () => {
   ])('%s is not there', async (path) => {
     await writeFile(join(lake, DAY, 'other.parquet'), 'x');
     const { status, json } = await get(path);
-    expect([status, json.code]).toEqual([404, expect.stringMatching(/^(LAKE_FILE|ROUTE)_NOT_FOUND$/)]);
+    expect([status, json.code]).toEqual([404, expect.stringMatching(/^(LAKE|ROUTE)_NOT_FOUND$/)]);
   });
 
   test('links are not followed, neither of a file nor of a folder', async () => {
@@ -382,10 +382,7 @@ describe('who may read', () => {
   test('a dataset that the service does not know is not served', async () => {
     contents.set(placeOf('another_dataset', '2024'), randomBytes(10));
     await write();
-    expect(outcome(await get(`${placeOf('another_dataset', '2024')}/rows.parquet`))).toEqual([
-      404,
-      'LAKE_FILE_NOT_FOUND',
-    ]);
+    expect(outcome(await get(`${placeOf('another_dataset', '2024')}/rows.parquet`))).toEqual([404, 'LAKE_NOT_FOUND']);
   });
 
   test('a matrix for synthetic rows serves only files whose manifest says that they are', async () => {
@@ -439,7 +436,7 @@ describe('mirrors', () => {
     expect((await command('mirrored', ...key)).json).toMatchObject({ replaced: 1, unchanged: 1, requests: 3 });
     await write({ signer: generateSigner('log') });
     const forged = await command('mirrored', ...key);
-    expect([forged.exit, forged.json.error.code]).toEqual([1, 'MIRROR_MANIFEST_INVALID']);
+    expect([forged.exit, forged.json.error.code]).toEqual([1, 'MIRROR_SOURCE_INVALID']);
   });
 
   test('an altered file of the lake is not copied: the others are, and it is once it is whole again', async () => {
@@ -468,14 +465,14 @@ describe('mirrors', () => {
       return [exit, json.error.code];
     };
     const folder = join(env.dir, 'codes');
-    expect(await of([url, env.dir])).toEqual([2, 'MIRROR_FOLDER_REFUSED']);
-    expect(await of([url, lake])).toEqual([2, 'MIRROR_FOLDER_REFUSED']);
+    expect(await of([url, env.dir])).toEqual([2, 'USAGE']);
+    expect(await of([url, lake])).toEqual([2, 'USAGE']);
     expect(await of(['ftp://x/', folder])).toEqual([2, 'USAGE']);
     expect(await of([url, folder, '--key', 'x'])).toEqual([2, 'USAGE']);
     expect(await of([url, folder, '--datasets', 'nothing'])).toEqual([2, 'USAGE']);
-    expect(await of([url, folder], {})).toEqual([1, 'MIRROR_REFUSED']);
+    expect(await of([url, folder], {})).toEqual([1, 'SERVICE_REFUSED']);
     await writeMatrix({ rights_state: 'Ingest Only', legal_signoff_artifact: undefined });
-    expect(await of([url, folder])).toEqual([1, 'MIRROR_REFUSED']);
+    expect(await of([url, folder])).toEqual([1, 'SERVICE_REFUSED']);
     const { json } = await runCommand(['mirror', url, folder, '--datasets', OTHER], KEYED);
     expect(json).toMatchObject({ ok: true, files: 1 });
   });

@@ -452,7 +452,7 @@ describe('what a writer may find', () => {
     const refuse = async (to: string, why: string) => {
       const writing = writeLake({ databaseUrl: env.databaseUrl, folder: to });
       await expect(writing).rejects.toMatchObject({
-        code: 'LAKE_FOLDER_REFUSED',
+        code: 'USAGE',
         message: expect.stringContaining(why),
       });
     };
@@ -477,7 +477,7 @@ describe('what a writer may find', () => {
 
   test('a second writer of the folder is refused', async () => {
     await using _first = await openLake({ databaseUrl: env.databaseUrl, folder });
-    await expect(write()).rejects.toMatchObject({ code: 'LAKE_HELD' });
+    await expect(write()).rejects.toMatchObject({ code: 'WORK_HELD' });
   });
 });
 

@@ -136,7 +136,7 @@ describe('rows', () => {
     const payload = Buffer.from(JSON.stringify(damaged(JSON.parse(Buffer.from(events[0].payload).toString()))));
     const partition = { key: captureKey(sourceId, DAY), events: [{ ...events[0], payload }] };
     expect(() => copyOf(etfDailyMetrics, partition)).toThrow(
-      expect.objectContaining({ code: 'LOG_FRAME_CORRUPT', message: expect.stringContaining(message) }),
+      expect.objectContaining({ code: 'LOG_DAMAGED', message: expect.stringContaining(message) }),
     );
   });
 

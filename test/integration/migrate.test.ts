@@ -12,7 +12,6 @@ import {
   rowsOf,
   storedColumns,
 } from '../../shared/db/schema.ts';
-import { ERROR_CODES } from '../../shared/errors.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../shared/registry/definition.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
@@ -197,7 +196,7 @@ describe('migrating an empty database', () => {
     await using client = await open(url);
     // Unqualified names of the system catalog now mean the tables that tell of another version.
     await client.query('set search_path = other, pg_catalog, public');
-    const { message } = await faultOf(migrate(client), 'DATABASE_UNSUPPORTED');
+    const { message } = await faultOf(migrate(client), 'DATABASE_UNSUITABLE');
     expect(message).toMatch(says);
     const { rows } = await client.query(`select to_regclass('public.schema_migrations') as there`);
     expect(rows).toEqual([{ there: null }]);
@@ -222,15 +221,15 @@ describe('migrating an empty database', () => {
     await client.query('delete from coverage');
     const { rows: before } = await client.query(FINGERPRINT);
     for (const refuse of [() => migrate(client, directory), () => refuseForeign(client)]) {
-      const { message } = await faultOf(refuse(), 'STATE_FOREIGN');
+      const { message, remedy } = await faultOf(refuse(), 'DATABASE_UNSUITABLE');
+      expect(remedy).toContain('delete the state folder');
       expect(message).toContain(`its migrations ${file} are not those of migrations/`);
     }
     expect((await client.query(FINGERPRINT)).rows).toEqual(before);
     expect(await pendingMigrations(client)).toMatchObject({ foreign: [file] });
     // No lock is held: another is not kept waiting.
     await using other = await open(url);
-    await faultOf(migrate(other, directory), 'STATE_FOREIGN');
-    expect(ERROR_CODES.STATE_FOREIGN.remedy).toContain('delete the state folder');
+    await faultOf(migrate(other, directory), 'DATABASE_UNSUITABLE');
   });
 
   test('applies nothing of a file that fails, keeps those before it, and goes on when it is right', async () => {
@@ -246,7 +245,7 @@ describe('migrating an empty database', () => {
       'alter table schema_migrations drop column name',
     ]) {
       await writeFile(path, `create table half (a int); ${fault}`);
-      const { message } = await faultOf(migrate(client, directory), 'MIGRATION_FAILED');
+      const { message } = await faultOf(migrate(client, directory), 'DATABASE_UNSUITABLE');
       expect(message).toContain('9998_wrong.sql');
       expect((await tables()).rows).toEqual([{ half: null, later: null, partitions: 'partitions' }]);
     }

@@ -285,7 +285,7 @@ test('up --only exports without the account of the operator names what is missin
   await using system = await System.create();
   const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
   const refused = await system.run(['up', '--only', 'exports'], own);
-  expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_ACCOUNT_REFUSED']);
+  expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_MISCONFIGURED']);
 
   await using another = await connectNats(system.env.natsOperatorUrl, 'test');
   await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
@@ -298,5 +298,5 @@ test('up --only exports without the account of the operator names what is missin
   // The account that publishes may not even look at the consumer of the queue: a code says so.
   await using publisher = await connectNats(system.env.natsUrl, 'test');
   const looking = ensureExportQueue(publisher, { leaseMs: 1000, replicas: 1 });
-  await expect(looking).rejects.toMatchObject({ code: 'LOG_ACCOUNT_REFUSED' });
+  await expect(looking).rejects.toMatchObject({ code: 'LOG_MISCONFIGURED' });
 });

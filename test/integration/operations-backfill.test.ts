@@ -80,7 +80,7 @@ test('all feeds at once: a poisoned day and a feed whose vendor is away stop nob
     [C.dataset]: { planned: 6, proved: 0, unchanged: 0, failed: 6 },
   });
   const bad = json.units.find(({ state, dataset }: Json) => state === 'failed' && dataset === B.dataset);
-  expect([bad.partition, bad.code]).toEqual([DAYS[2], 'SOURCE_ROW_INVALID']);
+  expect([bad.partition, bad.code]).toEqual([DAYS[2], 'SOURCE_DOCUMENT_INVALID']);
   expect((await openRuns(system.client)).length).toBe(0);
   expect(
     (await latestRuns(system.client, 3)).map(({ subject, state, planned }) => [subject, state, planned]).sort(),
@@ -103,7 +103,7 @@ test('Ctrl-C ends with 130 and leaves what the same command goes on with; who is
   await expect.poll(async () => (await openRuns(system.client))[0]?.proved ?? 0).toBe(3);
   const [holder] = await openRuns(system.client);
   const other = await system.run(args, env);
-  expect([other.exit, other.json.error.code]).toEqual([3, 'PUBLISHER_LEASE_HELD']);
+  expect([other.exit, other.json.error.code]).toEqual([3, 'WORK_HELD']);
   for (const part of [`pid ${holder.pid} on ${holder.host}`, holder.started_at_utc, args.join(' ')]) {
     expect(other.json.error.message).toContain(part);
   }

@@ -119,12 +119,10 @@ describe('verification on a schedule', () => {
       `${DAYS[0]} released`,
       `${DAYS[0]} quarantined`,
     ]);
-    expect((await run('quarantine', 'release', DATASET, DAYS[1], '--reason', 'x')).json.error.code).toBe(
-      'PARTITION_UNKNOWN',
-    );
+    expect((await run('quarantine', 'release', DATASET, DAYS[1], '--reason', 'x')).json.error.code).toBe('USAGE');
     // One that is named and not there was "nothing to do", and so done well.
     const named = await run('verify', DATASET, '--partition', '2001-01-01');
-    expect([named.exit, named.json.error.code]).toEqual([1, 'PARTITION_UNKNOWN']);
+    expect([named.exit, named.json.error.code]).toEqual([2, 'USAGE']);
   });
 });
 
@@ -294,13 +292,13 @@ describe('stores restored to different points', () => {
     const fix = './tidemark reingest, with a --reason, writes them to the log again';
     expect(await doctor()).toEqual(['warning', [fix]]);
     // It was said that no proved partition holds it.
-    expect((await run('event', DATASET, '5')).json.error.code).toBe('LOG_PARTITION_LOST');
+    expect((await run('event', DATASET, '5')).json.error.code).toBe('LOG_DAMAGED');
     expect((await run('event', DATASET, '99999999')).json.error.code).toBe('EVENT_UNKNOWN');
     const lineage = await serving.send({ method: 'GET', path: `/v1/lineage/${DATASET}/5` });
     expect([lineage.status, lineage.json.code]).toEqual([503, 'LINEAGE_LOG_DAMAGED']);
     expect((await run('verify', DATASET)).exit).toBe(0);
     const deep = await run('verify', DATASET, '--deep');
-    expect(deep.json.units.map(({ code }: Json) => code)).toEqual(DAYS.map(() => 'LOG_PARTITION_LOST'));
+    expect(deep.json.units.map(({ code }: Json) => code)).toEqual(DAYS.map(() => 'LOG_DAMAGED'));
     expect((await system.reingest(DAYS[0], DAYS[3], 'the log was lost')).json).toMatchObject({ ok: true, proved: 4 });
     expect(await doctor()).toEqual(['ok', []]);
     expect((await run('replay', DATASET, '--verify-only')).exit).toBe(0);

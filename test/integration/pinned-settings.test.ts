@@ -24,7 +24,7 @@ const dayOf = (index: number) => ({
 const pins = (system: System) =>
   system.rows('select setting, value, partition_key as partition from pinned_settings order by setting');
 const refusal = ({ exit, json }: Answer) => ({ exit, code: json?.error?.code });
-const REFUSED = { exit: 2, code: 'SOURCE_PINNED' };
+const REFUSED = { exit: 2, code: 'CONFIGURATION_INVALID' };
 
 /** An attempt in the log that another writer made, of a document of the symbol. */
 function attemptOfSymbol(index: number, symbol: string, more: object = {}) {
@@ -179,7 +179,7 @@ test('a follow that began before the first proof of another process asks for not
   );
   const run = async () => (await system.rows('select state, fault from runs order by run_id desc limit 1'))[0];
   await expect.poll(async () => (await run()).state).toBe('waiting');
-  expect((await run()).fault).toContain('SOURCE_PINNED');
+  expect((await run()).fault).toContain('CONFIGURATION_INVALID');
   const asked = server.requests().length;
   await expect.poll(async () => (await run()).fault).toMatch(/^SVC_EXCHANGE_A_SYMBOL is ETHUSDT/);
   running.stop();

@@ -57,7 +57,7 @@ describe('the same days, ingested otherwise,', () => {
     // Any day of the month names it. Days of which it holds nothing are reported: they are not proved.
     const { exit, json } = await system.backfill('2024-03-15', '2024-03-15', {}, ['--granularity', 'monthly']);
     expect([exit, json.proved, json.unchanged, json.failed]).toEqual([1, 2, 1, 28]);
-    expect(unitOf(json, '2024-03-15')).toMatchObject({ state: 'failed', code: 'SOURCE_EMPTY' });
+    expect(unitOf(json, '2024-03-15')).toMatchObject({ state: 'failed', code: 'SOURCE_DOCUMENT_INVALID' });
     expect(unitOf(json, DAYS[1].day)).toEqual({
       dataset: DATASET,
       partition: DAYS[1].day,
@@ -85,7 +85,7 @@ describe('the same days, ingested otherwise,', () => {
       expect(unitOf(json, day)).toEqual({ dataset: DATASET, partition: day, state: 'proved', rows });
     }
     expect(json).toMatchObject({ proved: 2, failed: 29 });
-    expect(unitOf(json, TO)).toMatchObject({ state: 'failed', code: 'SOURCE_ROW_INVALID' });
+    expect(unitOf(json, TO)).toMatchObject({ state: 'failed', code: 'SOURCE_DOCUMENT_INVALID' });
     expect(unitOf(json, TO).reason).toContain('BTCUSDT-trades-2024-03.zip, line 25001: ');
     expect(await system.traces(TO)).toEqual(NOTHING);
     await writeDocument(system.vendor, '2024-03', whole.join(''));

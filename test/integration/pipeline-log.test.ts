@@ -126,7 +126,7 @@ describe('a stream that is not the one that was projected', () => {
     await manager.streams.add({ name: DATASET, subjects: [`${DATASET}.>`], max_bytes: 1 << 26 });
     await writeDocument(system.vendor, days[0], csv(0));
     const { exit, json } = await system.backfill(days[0], days[0], { SVC_STREAM_MAX_BYTES: String(1 << 26) });
-    expect([exit, json.error?.code]).toEqual([1, 'LOG_STREAM_MISCONFIGURED']);
+    expect([exit, json.error?.code]).toEqual([1, 'LOG_MISCONFIGURED']);
     for (const name of ['discard', 'deny_delete', 'deny_purge']) expect(json.error.message).toContain(name);
   });
 });
@@ -206,7 +206,7 @@ describe('messages that are missing', () => {
     const readAll = async () => {
       while (await reader.read(PATIENCE_MS));
     };
-    const fault = faultOf(readAll(), 'LOG_GAP');
+    const fault = faultOf(readAll(), 'LOG_MISCONFIGURED');
     // Another pull from the same consumer takes every second message.
     const consumer = await jetstream(log.connection).consumers.get(DATASET, CONSUMER_NAME);
     const other = await consumer.consume({ max_messages: 10, callback: () => {} });
@@ -309,7 +309,7 @@ describe('the publisher lease', () => {
       await using holder = await connect({ url: system.env.databaseUrl, name: 'somebody else, pid 17' });
       await holder.query('select pg_advisory_lock($1, 1)', [PUBLISHER_LOCK]);
       const { exit, json } = await system.backfill(day, day);
-      expect([exit, json.error.code]).toEqual([3, 'PUBLISHER_LEASE_HELD']);
+      expect([exit, json.error.code]).toEqual([3, 'WORK_HELD']);
       expect(json.error.message).toContain('somebody else, pid 17');
       expect(await system.log()).toEqual([]);
     }
@@ -352,7 +352,7 @@ describe('the publisher lease', () => {
     const answers = await Promise.all([system.backfill(days[0], days[3]), system.backfill(days[0], days[3])]);
     const codes = answers.map(({ exit, json }) => (exit === 0 ? 'done' : json.error?.code));
     expect(codes).toContain('done');
-    expect(codes.every((code) => code === 'done' || code === 'PUBLISHER_LEASE_HELD')).toBe(true);
+    expect(codes.every((code) => code === 'done' || code === 'WORK_HELD')).toBe(true);
     expect(await compareNative(system, csv, system.env.dir)).toEqual([20_000, 20_000, 0, 0]);
     expect((await system.log()).filter(({ manifest }) => manifest)).toHaveLength(4);
   });

@@ -229,7 +229,7 @@ describe('three days', () => {
     test('stays out of service when the vendor has a bad document now', async () => {
       await writeDocument(system.vendor, DAYS[1], `${csvOfDay(1)}garbage\n`);
       const { exit, json } = await system.reingest(DAYS[1], DAYS[1], 'try');
-      expect([exit, unitOf(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+      expect([exit, unitOf(json, DAYS[1]).code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
       expect((await coverage()).proved).not.toBe(ALL);
       const status = await system.status();
       expect(status.partitions).toMatchObject({ proved: 2, missing: 0, quarantined: 1 });
@@ -288,7 +288,7 @@ describe('three days', () => {
       ]);
       const deep = await system.run(['verify', DATASET, '--deep']);
       expect([deep.exit, states(deep.json)]).toEqual([1, ['proved', 'failed', 'proved']]);
-      expect(unitOf(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
+      expect(unitOf(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_DAMAGED' });
       const replay = await system.run(['replay', DATASET]);
       expect([replay.exit, states(replay.json)]).toEqual([1, ['identical', 'failed', 'identical']]);
       // What is served was not found wanting: it is served on.

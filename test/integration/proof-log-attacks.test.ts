@@ -337,7 +337,7 @@ test('the sequencer refuses a database that lost signed leaves until an operator
   const hash = (...parts: Uint8Array[]) => parts.reduce((sum, part) => sum.update(part), createHash('sha256')).digest();
   const two = hash(Buffer.of(1), hash(Buffer.of(0), entries[0]), hash(Buffer.of(0), entries[1]));
   await system.client.query('update proof_head set size = 2, root = $1, signed_size = 2', [two]);
-  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_REWOUND' });
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_DIVERGED' });
   expect((await system.run(['proof-log', 'restored'])).exit).toBe(2);
   const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'backup of Monday']);
   expect([exit, json]).toMatchObject([0, { from: 2, to: 3, leaves: 1 }]);
@@ -356,7 +356,7 @@ test('the sequencer refuses a database that lost signed leaves until an operator
 
 test('a database whose leaves are not those of the checkpoint is refused', { tags: ['nightly'] }, async () => {
   await system.client.query('update proof_head set root = $1', [Buffer.alloc(32, 1)]);
-  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_FORKED' });
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_DIVERGED' });
 });
 
 test('a backup that has lost leaves without their index gets them back once', { tags: ['nightly'] }, async () => {
@@ -379,7 +379,7 @@ test('without the folder nobody knows which roots were signed: it is refused unt
   const note = await folderSource(log)('checkpoint');
   await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
   await rm(log, { recursive: true });
-  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_REWOUND' });
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_DIVERGED' });
   expect(await folderSource(log)('checkpoint')).toBeUndefined();
   const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'a new disk']);
   expect([exit, json]).toMatchObject([0, { from: 0, to: 3, leaves: 3 }]);
@@ -409,10 +409,10 @@ test('a key that is gone, or another one without a rotation, is refused: the log
   const kept = await readFile(keyPathOf(log), 'utf8');
   await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
   await rm(keyPathOf(log));
-  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_KEY_INVALID' });
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'CONFIGURATION_INVALID' });
   for (const other of [generateSigner(signer.verifier.name), generateSigner('another')]) {
     await writeFile(keyPathOf(log), `${other.secret}\n`);
-    await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_KEY_INVALID' });
+    await expect(sequence(system.env)).rejects.toMatchObject({ code: 'CONFIGURATION_INVALID' });
   }
   await writeFile(keyPathOf(log), kept);
   expect(await sequence(system.env)).toBe(4);
@@ -446,7 +446,7 @@ test('a renewed key is followed by those who trust the old one, and what the old
   const watchWith = async (named: string) =>
     await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), '--key', named]);
   const [filed, none] = [await watchWith(inDir('log.key')), await watchWith(inDir('no.key'))];
-  expect([filed.exit, none.exit, none.json.error.code]).toEqual([0, 2, 'CHECK_INPUT_INVALID']);
+  expect([filed.exit, none.exit, none.json.error.code]).toEqual([0, 2, 'USAGE']);
   const renewed = 'the key of the log was rotated, and the key before it signed that';
   const mirror = await check(log);
   expect([mirror.exit, mirror.json.checked[0]]).toEqual([0, renewed]);

@@ -293,7 +293,7 @@ describe('check', () => {
       [[system.vendor, '--key', key], 'has neither a manifest.json nor a checkpoint'],
     ] as const) {
       const { exit, json } = await check(...args);
-      expect([exit, json.error.code]).toEqual([2, 'CHECK_INPUT_INVALID']);
+      expect([exit, json.error.code]).toEqual([2, 'USAGE']);
       expect(json.error.message).toContain(what);
     }
   });
@@ -324,7 +324,7 @@ describe('check', () => {
         const changed = JSON.stringify(value);
         await writeFile(which === 0 ? path : answer, changed);
         const { exit, json } = await check(which === 0 ? path : answer, '--key', key);
-        if (exit === 2) expect(json.error.code).toBe('CHECK_INPUT_INVALID');
+        if (exit === 2) expect(json.error.code).toBe('USAGE');
         // Nothing of a lineage answer but its proof is signed.
         else if (which === 0)
           expect([changed === JSON.stringify(JSON.parse(texts[0])), exit]).toEqual([exit === 0, exit]);

@@ -241,7 +241,7 @@ describe('a role that can do more, or less', () => {
     const powerful = name('powerful');
     await execute(env.databaseUrl, `create role ${powerful} superuser login`);
     made.push(powerful);
-    await expect(make(powerful)).rejects.toMatchObject({ code: 'READ_ROLE_UNSAFE' });
+    await expect(make(powerful)).rejects.toMatchObject({ code: 'USAGE' });
     const known = await execute(env.databaseUrl, `select from read_roles where role = '${powerful}'`);
     expect(known.rowCount).toBe(0);
   });

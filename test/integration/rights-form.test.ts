@@ -108,7 +108,7 @@ describe('what is there', () => {
   test('a matrix is not overwritten', async () => {
     await mkdir(dirname(path));
     await writeFile(path, 'mine');
-    expect(await codeOfFault(writeOwnMatrix(path, []))).toBe('RIGHTS_FILE_EXISTS');
+    expect(await codeOfFault(writeOwnMatrix(path, []))).toBe('USAGE');
     expect(await readFile(path, 'utf8')).toBe('mine');
     expect(await readdir(join(dir, 'rights', 'signoff'))).toEqual([]);
   });
@@ -117,7 +117,7 @@ describe('what is there', () => {
     const form = join(dir, 'rights', 'signoff', 'macro.md');
     await mkdir(dirname(form), { recursive: true });
     await writeFile(form, 'signed');
-    expect(await codeOfFault(writeOwnMatrix(path, []))).toBe('RIGHTS_FILE_EXISTS');
+    expect(await codeOfFault(writeOwnMatrix(path, []))).toBe('USAGE');
     expect(await readdir(dirname(form))).toEqual(['macro.md']);
     expect(await readdir(dirname(path))).toEqual(['signoff']);
     expect(await readFile(form, 'utf8')).toBe('signed');
@@ -125,7 +125,7 @@ describe('what is there', () => {
 
   test('a place that cannot be written is named', async () => {
     await writeFile(join(dir, 'file'), '');
-    expect(await codeOfFault(writeOwnMatrix(join(dir, 'file', 'matrix.json'), []))).toBe('RIGHTS_FILE_UNWRITABLE');
+    expect(await codeOfFault(writeOwnMatrix(join(dir, 'file', 'matrix.json'), []))).toBe('DISK_UNUSABLE');
   });
 
   given(!isRoot, 'root may write everywhere: run the tests as another user').test(
@@ -134,7 +134,7 @@ describe('what is there', () => {
       await mkdir(dirname(path), { mode: 0o555 });
       const uid = process.getuid?.();
       await expect(writeOwnMatrix(path, [])).rejects.toMatchObject({
-        code: 'RIGHTS_FILE_UNWRITABLE',
+        code: 'DISK_UNUSABLE',
         message: expect.stringContaining(` as user ${uid}; ${dirname(path)} belongs to user ${uid} and has mode 555`),
       });
     },
@@ -177,7 +177,7 @@ test('the command needs no server, and says what it wrote', async () => {
   });
   expect(await readdir(join(dir, 'state'))).toEqual(['rights']);
   const again = await run(['rights', 'init']);
-  expect([again.exit, again.json.error.code]).toEqual([1, 'RIGHTS_FILE_EXISTS']);
+  expect([again.exit, again.json.error.code]).toEqual([2, 'USAGE']);
   const elsewhere = await run(['rights', 'init', '--source-rights-matrix-path', path]);
   expect([elsewhere.exit, elsewhere.json.matrix]).toEqual([0, path]);
   expect((await run(['rights', 'grant'])).exit).toBe(2);

@@ -333,7 +333,7 @@ describe('the roles of a database', () => {
     await using admin = await connect({ url: own.databaseUrl, name: 'test' });
     await provisionRoles(admin, {});
     await using client = await connect({ url: rolesOf(own.databaseUrl).ingest, name: 'test' });
-    await expect(migrate(client)).rejects.toMatchObject({ code: 'MIGRATION_NOT_ALLOWED' });
+    await expect(migrate(client)).rejects.toMatchObject({ code: 'DATABASE_UNSUITABLE' });
     await migrate(admin);
     expect((await migrate(client)).applied).toEqual([]);
   });

@@ -50,7 +50,7 @@ test('streams that come last get room from what the first have reserved and do n
   for (const [name, bytes] of foreign) expect((await streams.info(name)).config.max_bytes).toBe(bytes);
 });
 
-// The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
+// The sample of the first dataset ended `up` with LOG_MISCONFIGURED, and the HTTP service with it.
 test('a store with no room for the sample ends no service: `up` says what failed and goes on', {
   tags: ['nightly'],
 }, async () => {
@@ -82,7 +82,7 @@ test('a store with no room for the sample ends no service: `up` says what failed
   ]);
   expect(url).toMatch(/^http:/);
   expect((await fetch(`${url}/healthz`)).status).toBe(200);
-  expect(said).toMatch(/LOG_STORAGE_SHORT.*has no room to reserve \d+ bytes.*the sample could not be loaded/);
+  expect(said).toMatch(/LOG_MISCONFIGURED.*has no room to reserve \d+ bytes.*the sample could not be loaded/);
   child.kill('SIGTERM');
   expect((await done).exit).toBe(0);
 });

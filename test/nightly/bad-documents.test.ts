@@ -140,7 +140,7 @@ describe.each(VENDORS)('a backfill of $dataset over documents of which most are 
     const lines = text.trimEnd().split('\n').length;
     await vendor.put(system.vendor, day, vendor.pack(day, `${text.trimEnd()},1`));
     const first = await run(day, day, more);
-    expect([first.exit, first.json.units[0].code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+    expect([first.exit, first.json.units[0].code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
     expect(first.json.units[0].reason).toContain(`line ${lines}: `);
     const left = (await system.log(dataset)).filter(({ header }) => header.partition === day);
     expect(left.length).toBeGreaterThan(100);

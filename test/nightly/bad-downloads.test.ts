@@ -32,7 +32,7 @@ const COMMON: readonly Case[] = [
   { name: '403', fault: { kind: 'status', status: 403 }, code: /^SOURCE_UNREACHABLE$/, asked: 1 },
   { name: '500 for ever', fault: { kind: 'status', status: 500 }, code: /^SOURCE_UNREACHABLE$/, asked: 2 },
   { name: '429 for ever', fault: { kind: 'status', status: 429 }, code: /^SOURCE_UNREACHABLE$/, asked: 2 },
-  { name: 'a cut', fault: { kind: 'cut', afterBytes: 2000 }, code: /^SOURCE_TRUNCATED$/, asked: 2 },
+  { name: 'a cut', fault: { kind: 'cut', afterBytes: 2000 }, code: /^SOURCE_UNREACHABLE$/, asked: 2 },
   {
     name: 'a page of HTML',
     fault: { kind: 'body', body: '<html>gone</html>' },
@@ -59,7 +59,7 @@ const OWN: ReadonlyMap<Vendor, readonly Case[]> = new Map<Vendor, readonly Case[
       {
         name: 'no checksum',
         checksum: () => ({ kind: 'status', status: 404 }),
-        code: /^SOURCE_CHECKSUM_MISSING$/,
+        code: /^SOURCE_DOCUMENT_INVALID$/,
         asked: 1,
       },
       {

@@ -58,7 +58,7 @@ test('settings that name a node of another chain quarantine nothing', async () =
   const chain = await startChain(bitcoin.rpc);
   await chain.addMany(5);
   const snapshot = ['backfill', 'bitcoin_mempool_state'];
-  const mismatch = { exit: 1, code: 'NODE_CHAIN_MISMATCH' };
+  const mismatch = { exit: 1, code: 'NODE_UNSUITABLE' };
   const run = async (command: string[]) => {
     const { exit, json } = await bitcoin.run(command);
     return { exit, code: json.error?.code };

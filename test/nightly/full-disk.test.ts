@@ -54,7 +54,7 @@ given(canMount, NO_MOUNT).describe('on a full disk', () => {
       for (const name of ['old.lock', 'new.lock']) {
         const path = join(disk, name);
         await withLock(path, { waitMs: 0 }, async () => {
-          await expect(withLock(path, { waitMs: 0 }, async () => {})).rejects.toMatchObject({ code: 'STACK_LOCKED' });
+          await expect(withLock(path, { waitMs: 0 }, async () => {})).rejects.toMatchObject({ code: 'WORK_HELD' });
         });
       }
     } finally {
@@ -182,7 +182,7 @@ given(canMount, NO_MOUNT).describe('a lake on a full disk', () => {
       const rest = join(disk, 'rest');
       await writeFile(rest, Buffer.alloc(700 << 10));
       await expect(writeLake({ databaseUrl: env.databaseUrl, folder })).rejects.toMatchObject({
-        code: 'LAKE_NOT_WRITTEN',
+        code: 'DISK_UNUSABLE',
         cause: { code: 'ENOSPC' },
       });
       for (const path of await filesIn(folder)) {

@@ -167,9 +167,9 @@ test('the command writes, follows, and obeys; `check` holds its files against th
     expect(await dates()).toEqual(['2024-01-01 r1', '2024-01-02 r2']);
     expect((await rootOf(folder)).files.find(isFirst)).toEqual(before);
     const second = await system.run(['lake', '--to', folder], own);
-    expect([second.exit, second.json.error.code]).toEqual([3, 'LAKE_HELD']);
+    expect([second.exit, second.json.error.code]).toEqual([3, 'WORK_HELD']);
     const forgets = await system.run(['lake', '--to', folder, '--forget']);
-    expect([forgets.exit, forgets.json.error.code]).toEqual([3, 'LAKE_HELD']);
+    expect([forgets.exit, forgets.json.error.code]).toEqual([3, 'WORK_HELD']);
   } finally {
     following.stop();
   }
@@ -193,7 +193,7 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   const unknown = await forget(folder);
   expect([unknown.exit, unknown.json.error.message]).toEqual([2, `No lake of ${folder} is on record`]);
   const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
-  expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
+  expect([refused.exit, refused.json.error.code]).toEqual([2, 'USAGE']);
 });
 
 // The lake stated the change of a day that was proved after it had read what to write, and never wrote that day.

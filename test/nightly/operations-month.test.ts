@@ -68,7 +68,7 @@ test('a month of three exchanges, interrupted in order and killed, comes to the 
   const bad = json.units.filter(({ state }: Json) => state !== 'proved' && state !== 'unchanged');
   expect([exit, bad.map(({ dataset, partition, code }: Json) => [dataset, partition, code])]).toEqual([
     1,
-    [[B.dataset, POISONED, 'SOURCE_ROW_INVALID']],
+    [[B.dataset, POISONED, 'SOURCE_DOCUMENT_INVALID']],
   ]);
   expect(await proved()).toBe(VENDORS.length * DAYS.length - 1);
   await B.put(

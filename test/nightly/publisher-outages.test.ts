@@ -155,7 +155,7 @@ test('an attempt that was opened by lookahead stayed open when its document lost
     '70 proved',
     '71 proved',
     '72 proved',
-    '73 SOURCE_EMPTY',
+    '73 SOURCE_DOCUMENT_INVALID',
   ]);
   expect(await system.rows(`select state from attempts where partition_key = '73'`)).toEqual([{ state: 'abandoned' }]);
   expect(await system.catalog.partition(HEADERS, '73')).toBeUndefined();

@@ -43,13 +43,15 @@ function archives(vendor: Vendor): BadCase[] {
   });
   const common = [
     of('no document', 'SOURCE_NOT_FOUND', () => undefined),
-    of('an archive of no bytes', 'SOURCE_EMPTY', () => Buffer.alloc(0)),
-    of('no archive at all', 'SOURCE_ARCHIVE_INVALID', (_, text) => Buffer.from(text)),
-    of('an archive cut in half', 'SOURCE_TRUNCATED', (day, text) => half(pack(day, text))),
-    of('a file of no bytes', 'SOURCE_EMPTY', (day) => pack(day, '')),
-    of('a header alone', 'SOURCE_EMPTY', (day) => pack(day, `${header}\n`)),
-    of('a bomb of good rows', 'SOURCE_TOO_LARGE', (day, text) => pack(day, text + afterHeader(text).repeat(300))),
-    of('another day', 'SOURCE_OUTSIDE_PARTITION', (day) => pack(day, otherDay(vendor))),
+    of('an archive of no bytes', 'SOURCE_DOCUMENT_INVALID', () => Buffer.alloc(0)),
+    of('no archive at all', 'SOURCE_DOCUMENT_INVALID', (_, text) => Buffer.from(text)),
+    of('an archive cut in half', 'SOURCE_UNREACHABLE', (day, text) => half(pack(day, text))),
+    of('a file of no bytes', 'SOURCE_DOCUMENT_INVALID', (day) => pack(day, '')),
+    of('a header alone', 'SOURCE_DOCUMENT_INVALID', (day) => pack(day, `${header}\n`)),
+    of('a bomb of good rows', 'SOURCE_DOCUMENT_INVALID', (day, text) =>
+      pack(day, text + afterHeader(text).repeat(300)),
+    ),
+    of('another day', 'SOURCE_DOCUMENT_INVALID', (day) => pack(day, otherDay(vendor))),
   ];
   return [...common, ...(vendor.archive === 'zip' ? zips(vendor, of) : gzips(of))];
 }
@@ -61,29 +63,33 @@ const otherDay = (vendor: Vendor) => vendor.plainDay({ day: '2019-09-09', rows: 
 type Maker = (name: string, code: ErrorCode, spoil: Spoil, more?: Partial<BadCase>) => BadCase;
 
 const zips = ({ pack }: Vendor, of: Maker): BadCase[] => [
-  of('a bomb that lies about its size', 'SOURCE_TOO_LARGE', (day, text) =>
+  of('a bomb that lies about its size', 'SOURCE_DOCUMENT_INVALID', (day, text) =>
     pack(day, text, { packed: deflateRawSync(Buffer.concat([Buffer.from(text), Buffer.alloc(64 * MIB)])) }),
   ),
-  of('an archive larger than the limit', 'SOURCE_TOO_LARGE', (day) => pack(day, Buffer.alloc(MIB + 1), { method: 0 })),
-  of('a member of another name', 'SOURCE_ARCHIVE_INVALID', (day, text) => pack(day, text, { name: 'trades.csv' })),
-  of('two members', 'SOURCE_ARCHIVE_INVALID', (_, text) => {
+  of('an archive larger than the limit', 'SOURCE_DOCUMENT_INVALID', (day) =>
+    pack(day, Buffer.alloc(MIB + 1), { method: 0 }),
+  ),
+  of('a member of another name', 'SOURCE_DOCUMENT_INVALID', (day, text) => pack(day, text, { name: 'trades.csv' })),
+  of('two members', 'SOURCE_DOCUMENT_INVALID', (_, text) => {
     const content = Buffer.from(text);
     return buildZip({ members: ['a.csv', 'b.csv'].map((name) => ({ name, content })) });
   }),
   of(
     'bytes that do not match their CRC',
-    'SOURCE_ARCHIVE_INVALID',
+    'SOURCE_DOCUMENT_INVALID',
     (day, text) => pack(day, text, { claim: { crc: 17 } }),
     { late: true },
   ),
 ];
 
 const gzips = (of: Maker): BadCase[] => [
-  of('an archive larger than the limit', 'SOURCE_TOO_LARGE', () => gzipSync(Buffer.alloc(MIB + 1), { level: 0 })),
-  of('bytes behind the archive', 'SOURCE_ARCHIVE_INVALID', (_, text) =>
+  of('an archive larger than the limit', 'SOURCE_DOCUMENT_INVALID', () =>
+    gzipSync(Buffer.alloc(MIB + 1), { level: 0 }),
+  ),
+  of('bytes behind the archive', 'SOURCE_DOCUMENT_INVALID', (_, text) =>
     Buffer.concat([gzipSync(text), Buffer.from('more')]),
   ),
-  of('bytes that do not match their CRC', 'SOURCE_ARCHIVE_INVALID', (_, text) => {
+  of('bytes that do not match their CRC', 'SOURCE_DOCUMENT_INVALID', (_, text) => {
     const gzip = gzipSync(text);
     gzip[gzip.length - 8] ^= 1;
     return gzip;
@@ -113,7 +119,7 @@ function rows(vendor: Vendor): BadCase[] {
   const line = (
     name: string,
     change: (line: string, lines: readonly string[]) => string,
-    code: ErrorCode = 'SOURCE_ROW_INVALID',
+    code: ErrorCode = 'SOURCE_DOCUMENT_INVALID',
     more = {},
   ) =>
     text(
@@ -152,7 +158,7 @@ function rows(vendor: Vendor): BadCase[] {
       time,
       'a time outside the day',
       (value) => String(Number(value) + 86_400_000 * 10 ** (value.length - 13)),
-      'SOURCE_OUTSIDE_PARTITION',
+      'SOURCE_DOCUMENT_INVALID',
     ),
     cell(id, 'an id of another shape', () => '82c4f9a7-8675-54e6-9935-6ed6b9d9993f'),
     line(
@@ -162,7 +168,7 @@ function rows(vendor: Vendor): BadCase[] {
           .split(',')
           .with(id, idOf(lines, LINE - 1))
           .join(','),
-      vendor === VENDOR_A ? 'SOURCE_SEQUENCE_BROKEN' : 'SOURCE_ROW_CONFLICT',
+      vendor === VENDOR_A ? 'SOURCE_DOCUMENT_INVALID' : 'SOURCE_DOCUMENT_INVALID',
       { late: sorts },
     ),
     line(
@@ -172,14 +178,14 @@ function rows(vendor: Vendor): BadCase[] {
           .split(',')
           .with(id, idOf(lines, LINE - 2))
           .join(','),
-      vendor === VENDOR_C ? 'SOURCE_ROW_CONFLICT' : 'SOURCE_SEQUENCE_BROKEN',
+      vendor === VENDOR_C ? 'SOURCE_DOCUMENT_INVALID' : 'SOURCE_DOCUMENT_INVALID',
     ),
     line('garbage behind a row', (row) => `${row}garbage`),
     line('an empty line', (row) => `\n${row}`),
     line('a NUL byte', (row) => `\0${row}`),
-    text('garbage behind the last row', (right) => `${right}garbage\n`, 'SOURCE_ROW_INVALID', { late: false }),
-    text('an empty line at the end', (right) => `${right}\n`, 'SOURCE_ROW_INVALID'),
-    text('a last row cut off', (right) => right.slice(0, right.lastIndexOf(',') + 1), 'SOURCE_ROW_INVALID', {
+    text('garbage behind the last row', (right) => `${right}garbage\n`, 'SOURCE_DOCUMENT_INVALID', { late: false }),
+    text('an empty line at the end', (right) => `${right}\n`, 'SOURCE_DOCUMENT_INVALID'),
+    text('a last row cut off', (right) => right.slice(0, right.lastIndexOf(',') + 1), 'SOURCE_DOCUMENT_INVALID', {
       late: !sorts,
     }),
     ...(side < 0 ? [] : [cell(side, 'a side other than buy or sell', () => 'hold')]),
@@ -188,11 +194,11 @@ function rows(vendor: Vendor): BadCase[] {
           line(
             'a missing id',
             (row) => row.replace(/^\d+/, (value) => `${Number(value) + 1}`),
-            'SOURCE_SEQUENCE_BROKEN',
+            'SOURCE_DOCUMENT_INVALID',
           ),
         ]
       : [
-          text('no header', afterHeader, 'SOURCE_ROW_INVALID', { line: 1 }),
+          text('no header', afterHeader, 'SOURCE_DOCUMENT_INVALID', { line: 1 }),
           text(
             'a header in GBK',
             (right) =>
@@ -201,13 +207,13 @@ function rows(vendor: Vendor): BadCase[] {
                 GBK,
                 Buffer.from(right.slice(columns[0].name.length)),
               ]),
-            'SOURCE_ROW_INVALID',
+            'SOURCE_DOCUMENT_INVALID',
             { line: 1 },
           ),
           text(
             `rows of ${columns.length} columns under a header of ${columns.length + 1}`,
             (right) => right.replace(header, headers.at(-1)!),
-            'SOURCE_ROW_INVALID',
+            'SOURCE_DOCUMENT_INVALID',
             { line: 2 },
           ),
         ]),
@@ -236,12 +242,12 @@ const checksums: BadCase[] = [
   {
     name: 'no checksum',
     write: (base, day, text) => writeDocument(base, day, text, { checksum: null }),
-    code: 'SOURCE_CHECKSUM_MISSING',
+    code: 'SOURCE_DOCUMENT_INVALID',
   },
   {
     name: 'a checksum file that is none',
     write: (base, day, text) => writeDocument(base, day, text, { checksum: 'sorry\n' }),
-    code: 'SOURCE_CHECKSUM_MISSING',
+    code: 'SOURCE_DOCUMENT_INVALID',
   },
   {
     name: 'a checksum of another file',

@@ -245,7 +245,7 @@ async function once(name: string, make: () => Promise<Tool>): Promise<Tool> {
 
 /** In one line without brackets: it becomes part of the tests' names. */
 function missing(what: string, error: unknown): Tool {
-  const hasNoApt = error instanceof TidemarkError && error.code === 'STACK_UNSUPPORTED_MACHINE';
+  const hasNoApt = error instanceof TidemarkError && error.code === 'STACK_INSTALL_FAILED';
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
   const fault = hasNoApt ? 'there is no apt' : faultText(cause).replaceAll(/[[\]]/g, '').replaceAll(/\s+/g, ' ');
   return { path: '', missing: `${what} (a private one cannot be made: ${fault.slice(0, 200)})` };

@@ -44,16 +44,16 @@ test('a link that leads out of the archive is not followed, and what it leads to
   const [record] = await readdir(fetches);
   await rm(object);
   await symlink(join(folder, 'secret'), object);
-  const reading = await faultOf(keep.read(sha256), 'SOURCE_OUTSIDE_FOLDER');
+  const reading = await faultOf(keep.read(sha256), 'SOURCE_REFUSED');
   expect(reading.message).toContain(join(folder, 'kept'));
   await rename(join(fetches, record), join(folder, 'record'));
   const listed = async () => await Array.fromAsync(keep.fetches(FETCH.source_id));
   expect(await listed()).toEqual([]);
   await symlink(join(folder, 'secret'), join(fetches, record));
-  await faultOf(listed(), 'SOURCE_OUTSIDE_FOLDER');
+  await faultOf(listed(), 'SOURCE_REFUSED');
   await rm(join(fetches, record));
   await writeFile(join(fetches, record), secret);
-  const damaged = await faultOf(listed(), 'SPOOL_UNUSABLE');
+  const damaged = await faultOf(listed(), 'DISK_UNUSABLE');
   expect(`${damaged.message} ${damaged.cause}`).not.toContain('secret');
 });
 
@@ -84,7 +84,7 @@ test('bytes, names and new folders are synced before `put` returns', async () =>
     await keep.put(Buffer.from('a page'), FETCH);
     expect(sync).toHaveBeenCalledTimes(3);
     sync.mockRejectedValue(new Error('the disk is gone'));
-    await faultOf(keep.put(Buffer.from('a third page'), FETCH), 'SPOOL_UNUSABLE');
+    await faultOf(keep.put(Buffer.from('a third page'), FETCH), 'DISK_UNUSABLE');
   } finally {
     sync.mockRestore();
   }
@@ -109,7 +109,7 @@ test('names that would leave the folder are refused', async () => {
 
 test('a folder that cannot be used is said to be one', async () => {
   await writeFile(join(folder, 'file'), '');
-  await faultOf(openDocumentArchive(join(folder, 'file', 'keep')), 'SPOOL_UNUSABLE');
+  await faultOf(openDocumentArchive(join(folder, 'file', 'keep')), 'DISK_UNUSABLE');
 });
 
 test('what a killed process was writing is forgotten after a day, not sooner', async () => {

@@ -204,7 +204,7 @@ describe('the lock', () => {
     const path = join(dir, 'lock');
     await expect(withLock(path, { waitMs: 100 }, () => Promise.reject(new Error('inside')))).rejects.toThrow('inside');
     await withLock(path, { waitMs: 100 }, async () => {
-      await expect(withLock(path, { waitMs: 100 }, async () => {})).rejects.toMatchObject({ code: 'STACK_LOCKED' });
+      await expect(withLock(path, { waitMs: 100 }, async () => {})).rejects.toMatchObject({ code: 'WORK_HELD' });
       const abort = AbortSignal.timeout(50);
       await expect(withLock(path, { waitMs: 60_000, signal: abort }, async () => {})).rejects.toThrow(/abort|timeout/i);
     });

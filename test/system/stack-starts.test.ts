@@ -121,7 +121,7 @@ test('a state folder of another tree is refused before anything in it changes, a
     );
   }
   await expect(acquire()).rejects.toMatchObject({
-    code: 'STATE_FOREIGN',
+    code: 'DATABASE_UNSUITABLE',
     message: expect.stringContaining('0017_runs.sql'),
   });
   const state = join(dir, 'state');
@@ -134,7 +134,7 @@ test('a state folder without the password of an account is of another tree: it s
   const { natsProjectorPassword, ...others } = JSON.parse(await readFile(path, 'utf8'));
   await writeFile(path, JSON.stringify(others));
   await expect(acquire()).rejects.toMatchObject({
-    code: 'STATE_FOREIGN',
+    code: 'STACK_START_FAILED',
     message: expect.stringContaining('secrets.json lacks natsProjectorPassword'),
   });
   expect(JSON.parse(await readFile(path, 'utf8'))).toEqual(others);

@@ -28,7 +28,7 @@ function linesOf(command: string, units: readonly Pick<UnitResult, 'partition' |
 test('of units that fail alike ten are named, whatever is proved between them, and the others counted', () => {
   const missing = (day: number) => ({ partition: `day ${day}`, state: 'failed', code: 'SOURCE_NOT_FOUND' }) as const;
   const proved = { partition: 'between', state: 'proved' } as const;
-  const other = { partition: 'other', state: 'failed', code: 'SOURCE_ROW_INVALID' } as const;
+  const other = { partition: 'other', state: 'failed', code: 'SOURCE_DOCUMENT_INVALID' } as const;
   const units = [...Array.from({ length: 8 }, (_, day) => missing(day)), proved, other];
   const many = [...units, ...Array.from({ length: 1200 }, (_, day) => missing(day + 8))];
   const { lines, ok } = linesOf('backfill', many);

@@ -102,14 +102,14 @@ test.each(HUGE)('an observation of %s is refused', (text) => {
 test.each(HUGE.filter((text) => !/e41$|^1000/.test(text)))('a price of %s is refused', (text) => {
   const reader = new RowReader({ document: 'x', columns: ['price'] });
   for (const read of ['decimal', 'magnitude'] as const) {
-    expect(refusal(() => reader[read](Buffer.from(`${text}\n`), 0, 0)).code).toBe('SOURCE_ROW_INVALID');
+    expect(refusal(() => reader[read](Buffer.from(`${text}\n`), 0, 0)).code).toBe('SOURCE_DOCUMENT_INVALID');
   }
 });
 
 // A frame is made by a decoder, which lets none of these through; the log may hold another's.
 test('a frame whose number is gigabytes when it is written out is damaged', () => {
   for (const text of ['1e50000000', '1e-50000000', '0e50000000', '9'.repeat(5000)]) {
-    expect(refusal(() => exactDecimal(text)).code).toBe('LOG_FRAME_CORRUPT');
+    expect(refusal(() => exactDecimal(text)).code).toBe('LOG_DAMAGED');
   }
   expect(exactDecimal('1e-300')).toEqual({ mantissa: 1n, scale: 300 });
   const reader = new DecimalReader();

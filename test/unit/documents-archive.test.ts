@@ -113,47 +113,47 @@ describe('a whole zip', () => {
 
 describe('a zip that is refused before its first byte', () => {
   test.each<[string, ErrorCode, () => Promise<string>, RegExp]>([
-    ['nothing', 'SOURCE_EMPTY', () => file(Buffer.alloc(0)), /0 bytes/],
-    ['garbage', 'SOURCE_ARCHIVE_INVALID', () => file(Buffer.alloc(5000, 'x')), /not a zip/],
-    ['a web page', 'SOURCE_ARCHIVE_INVALID', () => file(Buffer.from('<html></html>')), /not a zip/],
-    ['only an end', 'SOURCE_ARCHIVE_INVALID', () => file(buildZip({ members: [] })), /0 members/],
-    ['another name', 'SOURCE_ARCHIVE_INVALID', () => zipFile({ member: member({ name: 'other.csv' }) }), /other\.csv/],
+    ['nothing', 'SOURCE_DOCUMENT_INVALID', () => file(Buffer.alloc(0)), /0 bytes/],
+    ['garbage', 'SOURCE_DOCUMENT_INVALID', () => file(Buffer.alloc(5000, 'x')), /not a zip/],
+    ['a web page', 'SOURCE_DOCUMENT_INVALID', () => file(Buffer.from('<html></html>')), /not a zip/],
+    ['only an end', 'SOURCE_DOCUMENT_INVALID', () => file(buildZip({ members: [] })), /0 members/],
+    ['another name', 'SOURCE_DOCUMENT_INVALID', () => zipFile({ member: member({ name: 'other.csv' }) }), /other\.csv/],
     [
       'a name that climbs',
-      'SOURCE_ARCHIVE_INVALID',
+      'SOURCE_DOCUMENT_INVALID',
       () => zipFile({ member: member({ name: '../trades.csv' }) }),
       /directory/,
     ],
     [
       'two members',
-      'SOURCE_ARCHIVE_INVALID',
+      'SOURCE_DOCUMENT_INVALID',
       () => zipFile({ members: [member(), member({ name: 'b' })] }),
       /2 members/,
     ],
-    ['the same member twice', 'SOURCE_ARCHIVE_INVALID', () => zipFile({ members: [member(), member()] }), /2 members/],
+    ['the same member twice', 'SOURCE_DOCUMENT_INVALID', () => zipFile({ members: [member(), member()] }), /2 members/],
     [
       'two names for one member',
-      'SOURCE_ARCHIVE_INVALID',
+      'SOURCE_DOCUMENT_INVALID',
       () => zipFile({ member: member({ localName: 'b.csv' }) }),
       /contradicts/,
     ],
-    ['encryption', 'SOURCE_ARCHIVE_INVALID', () => zipFile({ member: member({ flags: 1 }) }), /encrypted/],
-    ['another compression', 'SOURCE_ARCHIVE_INVALID', () => zipFile({ member: member({ method: 12 }) }), /method 12/],
+    ['encryption', 'SOURCE_DOCUMENT_INVALID', () => zipFile({ member: member({ flags: 1 }) }), /encrypted/],
+    ['another compression', 'SOURCE_DOCUMENT_INVALID', () => zipFile({ member: member({ method: 12 }) }), /method 12/],
     [
       'data beyond its end',
-      'SOURCE_ARCHIVE_INVALID',
+      'SOURCE_DOCUMENT_INVALID',
       () => zipFile({ member: member({ claim: { packedBytes: 99_999_999 } }) }),
       /damaged directory/,
     ],
     [
       'a declared bomb',
-      'SOURCE_TOO_LARGE',
+      'SOURCE_DOCUMENT_INVALID',
       () => zipFile({ zip64: true, member: member({ claim: { unpackedBytes: 2 ** 40 } }) }),
       /unpacks to more than \d+ bytes/,
     ],
     [
       'a byte too much',
-      'SOURCE_ARCHIVE_INVALID',
+      'SOURCE_DOCUMENT_INVALID',
       async () => file(Buffer.concat([buildZip({ members: [member()] }), Buffer.from('x')])),
       /directory/,
     ],
@@ -172,7 +172,7 @@ describe('a zip that is refused before its first byte', () => {
       const at = zip.length - fromEnd;
       expect(zip.readBigUInt64LE(at)).toBeLessThan(zip.length);
       zip.writeBigUInt64LE(place, at);
-      const fault = await refusedBy(openZip(await file(zip)), 'SOURCE_ARCHIVE_INVALID', true);
+      const fault = await refusedBy(openZip(await file(zip)), 'SOURCE_DOCUMENT_INVALID', true);
       expect(fault.message).toMatch(message);
     }
   });
@@ -186,15 +186,15 @@ describe('a zip that is refused before its first byte', () => {
         .catch((error) => error);
       expect(fault).toBeInstanceOf(TidemarkError);
       // Below four bytes there is no telling a zip from anything else.
-      expect(fault.code).toBe(size < 4 || size > whole.length - 22 ? fault.code : 'SOURCE_TRUNCATED');
-      expect(['SOURCE_TRUNCATED', 'SOURCE_ARCHIVE_INVALID']).toContain(fault.code);
+      expect(fault.code).toBe(size < 4 || size > whole.length - 22 ? fault.code : 'SOURCE_UNREACHABLE');
+      expect(['SOURCE_UNREACHABLE', 'SOURCE_DOCUMENT_INVALID']).toContain(fault.code);
       await rm(path);
     }
   });
 
   givenData('exchange_a').test('the real truncated month', async () => {
     const path = fileURLToPath(new URL('broken/BTCUSDT-trades-2019-04.zip', SHARED_DATA));
-    const fault = await refusedBy(openZip(path), 'SOURCE_TRUNCATED');
+    const fault = await refusedBy(openZip(path), 'SOURCE_UNREACHABLE');
     expect(fault.message).toContain('3375104');
   });
 
@@ -217,7 +217,7 @@ describe('a zip that is refused while it is read', () => {
     const reading = async () => {
       for await (const piece of archive.stream()) produced += piece.length;
     };
-    const fault = await refusedBy(reading(), 'SOURCE_TOO_LARGE');
+    const fault = await refusedBy(reading(), 'SOURCE_DOCUMENT_INVALID');
     expect(produced).toBe(0);
     expect(fault.details.maxBytes).toBe(1000);
   });
@@ -225,40 +225,42 @@ describe('a zip that is refused while it is read', () => {
   test('a bomb that declares just what is allowed', async () => {
     const packed = deflateRawSync(Buffer.alloc(20_000_000));
     const path = await zipFile({ member: member({ packed, claim: { unpackedBytes: 5_000_000 } }) });
-    await refused(path, 'SOURCE_TOO_LARGE', 5_000_000);
+    await refused(path, 'SOURCE_DOCUMENT_INVALID', 5_000_000);
   });
 
   test('less than it declares', async () => {
     const claim = { unpackedBytes: CONTENT.length + 1 };
-    const fault = await refused(await zipFile({ member: member({ claim }) }), 'SOURCE_TRUNCATED');
+    const fault = await refused(await zipFile({ member: member({ claim }) }), 'SOURCE_UNREACHABLE');
     expect(fault.details).toMatchObject({ bytes: CONTENT.length, declaredBytes: CONTENT.length + 1 });
   });
 
   test.each([0, 8])('another content than its CRC is for (method %d)', async (method) => {
     const path = await zipFile({ member: member({ method, claim: { crc: (crc32(CONTENT) ^ 1) >>> 0 } }) });
-    expect((await refused(path, 'SOURCE_ARCHIVE_INVALID')).message).toContain('CRC');
+    expect((await refused(path, 'SOURCE_DOCUMENT_INVALID')).message).toContain('CRC');
   });
 
   test('one byte changed in stored data', async () => {
     const zip = buildZip({ members: [member({ method: 0 })] });
     zip[5000] ^= 1;
-    await refused(await file(zip), 'SOURCE_ARCHIVE_INVALID');
+    await refused(await file(zip), 'SOURCE_DOCUMENT_INVALID');
   });
 
   test('deflate data that ends early, is garbage, or is followed by something', async () => {
     const whole = deflateRawSync(CONTENT);
-    await refused(await zipFile({ member: member({ packed: whole.subarray(0, -20) }) }), 'SOURCE_TRUNCATED');
-    await refused(await zipFile({ member: member({ packed: Buffer.alloc(0) }) }), 'SOURCE_TRUNCATED');
-    await refused(await zipFile({ member: member({ packed: Buffer.alloc(500, 0xff) }) }), 'SOURCE_ARCHIVE_INVALID');
+    await refused(await zipFile({ member: member({ packed: whole.subarray(0, -20) }) }), 'SOURCE_UNREACHABLE');
+    await refused(await zipFile({ member: member({ packed: Buffer.alloc(0) }) }), 'SOURCE_UNREACHABLE');
+    await refused(await zipFile({ member: member({ packed: Buffer.alloc(500, 0xff) }) }), 'SOURCE_DOCUMENT_INVALID');
     const followed = member({ packed: Buffer.concat([whole, Buffer.from('more')]) });
-    expect((await refused(await zipFile({ member: followed }), 'SOURCE_ARCHIVE_INVALID')).message).toContain('4 bytes');
+    expect((await refused(await zipFile({ member: followed }), 'SOURCE_DOCUMENT_INVALID')).message).toContain(
+      '4 bytes',
+    );
   });
 
   test.each([0, 8])('cut under the reader (method %d)', async (method) => {
     const path = await zipFile({ member: member({ method }) });
     const archive = await openZip(path);
     await truncate(path, 20_000);
-    await refusedBy(contentOf(archive), 'SOURCE_TRUNCATED');
+    await refusedBy(contentOf(archive), 'SOURCE_UNREACHABLE');
     await rm(path);
     await refusedBy(contentOf(archive), 'SOURCE_NOT_FOUND');
   });
@@ -310,12 +312,12 @@ describe('a gzip', () => {
     const whole = gzipSync(CONTENT);
     const damaged = Buffer.from(whole);
     damaged[whole.length - 6] ^= 1;
-    await refused(Buffer.alloc(0), 'SOURCE_EMPTY');
-    await refusedBy(openGz(await file(Buffer.from('id,price'))), 'SOURCE_ARCHIVE_INVALID');
-    for (const cut of [5, 100, whole.length - 4]) await refused(whole.subarray(0, cut), 'SOURCE_TRUNCATED');
-    await refused(damaged, 'SOURCE_ARCHIVE_INVALID');
-    await refused(Buffer.concat([whole, Buffer.from('trailing')]), 'SOURCE_ARCHIVE_INVALID');
-    await refused(gzipSync(Buffer.alloc(20_000_000)), 'SOURCE_TOO_LARGE', 1_000_000);
+    await refused(Buffer.alloc(0), 'SOURCE_DOCUMENT_INVALID');
+    await refusedBy(openGz(await file(Buffer.from('id,price'))), 'SOURCE_DOCUMENT_INVALID');
+    for (const cut of [5, 100, whole.length - 4]) await refused(whole.subarray(0, cut), 'SOURCE_UNREACHABLE');
+    await refused(damaged, 'SOURCE_DOCUMENT_INVALID');
+    await refused(Buffer.concat([whole, Buffer.from('trailing')]), 'SOURCE_DOCUMENT_INVALID');
+    await refused(gzipSync(Buffer.alloc(20_000_000)), 'SOURCE_DOCUMENT_INVALID', 1_000_000);
   });
 });
 

@@ -59,13 +59,13 @@ describe('a document in a folder', () => {
     const path = join(directory, PATH);
     await mkdir(dirname(path), { recursive: true });
     await writeFile(path, vendor.zip);
-    expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISSING')).details.document).toBe(NAME);
+    expect((await faultOf(local(directory), 'SOURCE_DOCUMENT_INVALID')).details.document).toBe(NAME);
     await writeFile(`${path}.CHECKSUM`, `${'0'.repeat(64)}  ${NAME}\n`);
     expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISMATCH')).details).toMatchObject({
       attempts: 1,
       actual: vendor.sha256,
     });
-    await faultOf(local(directory, { maxBytes: 100 }), 'SOURCE_TOO_LARGE');
+    await faultOf(local(directory, { maxBytes: 100 }), 'SOURCE_DOCUMENT_INVALID');
     await rm(path);
     await mkdir(path);
     expect((await faultOf(local(directory), 'SOURCE_NOT_FOUND')).message).toContain('is not a file');
@@ -91,7 +91,7 @@ describe('a document in a folder', () => {
     await rename(join(directory, linked), outside);
     if (linked === CHECKSUM_PATH) await writeFile(outside, 'SVC_INTERNAL_API_KEY=secret-of-the-service\n');
     await symlink(outside, join(directory, linked));
-    const fault = await faultOf(local(directory), 'SOURCE_OUTSIDE_FOLDER');
+    const fault = await faultOf(local(directory), 'SOURCE_REFUSED');
     expect(fault.message).toContain(directory);
     expect(JSON.stringify([fault.message, fault.details, String(fault.cause)])).not.toMatch(/secret-of|outside-/);
     // A link that stays within the folder is the vendor's own affair; so is what the folder itself is.
@@ -111,8 +111,8 @@ describe('a document in a folder', () => {
     await symlink('../secret', join(folder, '2024-01-02.csv'));
     const limits = { maxBytes: 100, limitName: 'a limit' };
     const url = pathToFileURL(join(folder, '2024-01-02.csv'));
-    await faultOf(localBytes({ url, ...limits }), 'SOURCE_OUTSIDE_FOLDER');
-    await faultOf(fetchText({ url, ...LIMITS }), 'SOURCE_OUTSIDE_FOLDER');
+    await faultOf(localBytes({ url, ...limits }), 'SOURCE_REFUSED');
+    await faultOf(fetchText({ url, ...LIMITS }), 'SOURCE_REFUSED');
     expect(String(await localBytes({ url, root: pathToFileURL(vendor.folder), ...limits }))).toContain('secret-of');
   });
 

@@ -60,7 +60,7 @@ test('a day whose folder is a symbolic link had no documents', async () => {
   const read = ({ url, root }: (typeof found)[number]) =>
     localBytes({ url, root, maxBytes: 10, limitName: 'limit', signal: new AbortController().signal });
   expect(`${await read(found[0])}`).toBe('x');
-  await faultOf(read(found[1]), 'SOURCE_OUTSIDE_FOLDER');
+  await faultOf(read(found[1]), 'SOURCE_REFUSED');
 });
 
 test('a folder that does not exist, and a file in its place, are not found', async () => {

@@ -100,7 +100,7 @@ test('a day without data is final when it is a week past, and no moment earlier:
   const none = Buffer.from('iShares Bitcoin Trust ETF\nFund Holdings as of,"-"\n\nTicker,Name\n');
   const weekPast = Date.parse(`${FIRST}T00:00:00Z`) + 7 * DAY_MS;
   const at = (atMs: number) => readCapture(issuer, none, { name: 'holdings', atMs, askedDay: FIRST });
-  expect(() => at(weekPast - 1)).toThrow(expect.objectContaining({ code: 'SOURCE_EMPTY' }));
+  expect(() => at(weekPast - 1)).toThrow(expect.objectContaining({ code: 'SOURCE_DOCUMENT_INVALID' }));
   expect(at(weekPast)).toEqual({ asOf: FIRST, events: [] });
 });
 

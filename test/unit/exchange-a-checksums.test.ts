@@ -76,7 +76,7 @@ test('property: without a line of the document nothing is read, and the refusal 
   fc.assert(
     fc.property(others, dress, (lines, worn) => {
       const { code, message } = refused(fileOf(lines, worn));
-      expect(['SOURCE_CHECKSUM_MISSING', 'SOURCE_CHECKSUM_MISMATCH']).toContain(code);
+      expect(['SOURCE_DOCUMENT_INVALID', 'SOURCE_CHECKSUM_MISMATCH']).toContain(code);
       for (const line of lines) if (line.trim().length > 5) expect(message).not.toContain(line.trim());
     }),
   );
@@ -112,14 +112,14 @@ describe('a checksum file', () => {
     [
       'an MD5',
       `MD5 (${NAME}) = ${A.slice(32)}`,
-      'SOURCE_CHECKSUM_MISSING',
+      'SOURCE_DOCUMENT_INVALID',
       'a digest of 32 digits of it, which is no sha256',
     ],
-    ['a SHA512', `${A}${B}  ${NAME}`, 'SOURCE_CHECKSUM_MISSING', 'a digest of 128 digits of it, which is no sha256'],
-    ['a bare MD5', A.slice(32), 'SOURCE_CHECKSUM_MISSING', 'a digest of 32 digits of it, which is no sha256'],
-    ['a page', '<html>maintenance</html>', 'SOURCE_CHECKSUM_MISSING', 'holds no sha256 (24 characters)'],
-    ['nothing', '', 'SOURCE_CHECKSUM_MISSING', 'holds no sha256 (0 characters)'],
-    ['a form of its own', `{"sha256":"${'a'.repeat(64)}"}`, 'SOURCE_CHECKSUM_MISSING', 'in a form that is not known'],
+    ['a SHA512', `${A}${B}  ${NAME}`, 'SOURCE_DOCUMENT_INVALID', 'a digest of 128 digits of it, which is no sha256'],
+    ['a bare MD5', A.slice(32), 'SOURCE_DOCUMENT_INVALID', 'a digest of 32 digits of it, which is no sha256'],
+    ['a page', '<html>maintenance</html>', 'SOURCE_DOCUMENT_INVALID', 'holds no sha256 (24 characters)'],
+    ['nothing', '', 'SOURCE_DOCUMENT_INVALID', 'holds no sha256 (0 characters)'],
+    ['a form of its own', `{"sha256":"${'a'.repeat(64)}"}`, 'SOURCE_DOCUMENT_INVALID', 'in a form that is not known'],
   ])('of %s is refused with that reason', (_, text, code, why) => {
     const fault = refused(text);
     expect(fault.code).toBe(code);

@@ -73,9 +73,9 @@ describe('a month', () => {
   });
 
   test.each([
-    ['go back to an ended day', [row(1), shifted(row(2), 2, 1), row(3)], 'SOURCE_OUTSIDE_PARTITION', 3],
-    ['break ids at midnight', [row(1), shifted(row(2), 3, 1)], 'SOURCE_SEQUENCE_BROKEN', 2],
-    ['go past its end', [row(1), shifted(row(2), 2, 31)], 'SOURCE_OUTSIDE_PARTITION', 2],
+    ['go back to an ended day', [row(1), shifted(row(2), 2, 1), row(3)], 'SOURCE_DOCUMENT_INVALID', 3],
+    ['break ids at midnight', [row(1), shifted(row(2), 3, 1)], 'SOURCE_DOCUMENT_INVALID', 2],
+    ['go past its end', [row(1), shifted(row(2), 2, 31)], 'SOURCE_DOCUMENT_INVALID', 2],
   ])('whose rows %s is refused', (_, list, code, line) => {
     expect(refusalOf(() => decodeMonth(fileOf(EXCHANGE_A, list), 31))).toMatchObject({ code, details: { line } });
   });
@@ -152,6 +152,6 @@ test('microseconds just outside the day are outside, whatever they would be cut 
   ] as const) {
     const work = () => decodeFile(EXCHANGE_A, fileOf(EXCHANGE_A, [row(1, { 4: us })]));
     if (accepted) expect(endsOf(work())[0].facts.first_ms).toBe(Math.floor(Number(us) / 1000));
-    else expect(refusalOf(work).code).toBe('SOURCE_OUTSIDE_PARTITION');
+    else expect(refusalOf(work).code).toBe('SOURCE_DOCUMENT_INVALID');
   }
 });

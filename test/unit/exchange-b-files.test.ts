@@ -40,7 +40,7 @@ describe('a file', () => {
     ] as const) {
       const text = HEADER + ROW.replace('1704038400149', String(Date.parse(time)));
       if (accepted) expect(factsOf(decode(text))?.first_ms).toBe(Date.parse(time));
-      else expect(refusalOf(() => decode(text)).code).toBe('SOURCE_OUTSIDE_PARTITION');
+      else expect(refusalOf(() => decode(text)).code).toBe('SOURCE_DOCUMENT_INVALID');
     }
   });
 
@@ -128,7 +128,7 @@ givenData('exchange_b/excerpts').describe('real first rows', () => {
     // The bytes are not UTF-8, and the columns stand in another order.
     expect(() => new TextDecoder('utf-8', { fatal: true }).decode(old)).toThrow();
     expect(refusalOf(() => decode(old, { day: '2025-04-19' }))).toMatchObject({
-      code: 'SOURCE_ROW_INVALID',
+      code: 'SOURCE_DOCUMENT_INVALID',
       details: { line: 1 },
     });
     const swap = refusalOf(() => decode(read('swap_and_usd_rows.csv')));

@@ -184,7 +184,7 @@ describe('a file', () => {
     const items = decode(HEADER + set(0, `${midnight / 1000 - 1}.9996`));
     expect(factsOf(items)?.last_ms).toBe(midnight - 1);
     expect(storedMs(items)).toBe(midnight - 1);
-    expect(refusal(HEADER + set(0, `${midnight / 1000}.0`)).code).toBe('SOURCE_OUTSIDE_PARTITION');
+    expect(refusal(HEADER + set(0, `${midnight / 1000}.0`)).code).toBe('SOURCE_DOCUMENT_INVALID');
   });
 
   test('larger than may be held to be sorted is refused, naming the limit', () => {
@@ -205,7 +205,7 @@ describe('a file', () => {
         () => decoder.finish(),
       );
     expect(refusalOf(work)).toMatchObject({
-      code: 'SOURCE_TOO_LARGE',
+      code: 'SOURCE_DOCUMENT_INVALID',
       details: { document: `BTCUSDT${DAY}.csv.gz`, maxBytes: 10_000 },
     });
   });
@@ -382,7 +382,7 @@ describe('rows to be sorted', () => {
     try {
       expect(factsOf(read(folder))?.rows).toBe(300);
       writeFileSync(join(folder, 'file'), '');
-      expect(refusalOf(() => read(join(folder, 'file'))).code).toBe('SPOOL_UNUSABLE');
+      expect(refusalOf(() => read(join(folder, 'file'))).code).toBe('DISK_UNUSABLE');
     } finally {
       rmSync(folder, { recursive: true });
     }
@@ -402,7 +402,7 @@ givenData('exchange_c/excerpts').describe('real first rows', () => {
     ['spot_BTCUSDT_2026-09-01.first3.csv', '2026-09-01', /line 1: the header must be/],
   ])('%s is refused: the contract has ids of m- and digits', (name, day, message) => {
     const fault = refusal(read(name), day);
-    expect(fault).toMatchObject({ code: 'SOURCE_ROW_INVALID', details: { document: `BTCUSDT${day}.csv.gz` } });
+    expect(fault).toMatchObject({ code: 'SOURCE_DOCUMENT_INVALID', details: { document: `BTCUSDT${day}.csv.gz` } });
     expect(fault.message).toMatch(message);
   });
 

@@ -127,7 +127,7 @@ describe('damage', () => {
     for (let bit = 0; bit < message.length * 8; bit++) {
       const damaged = Buffer.from(message);
       damaged[bit >> 3] ^= 1 << (bit & 7);
-      if ((await outcome(damaged)) !== 'LOG_FRAME_CORRUPT') accepted.push(bit);
+      if ((await outcome(damaged)) !== 'LOG_DAMAGED') accepted.push(bit);
     }
     expect(accepted).toEqual([]);
   });
@@ -137,11 +137,11 @@ describe('damage', () => {
     for (let length = 0; length < message.length; length++) {
       expect({ length, outcome: await outcome(message.subarray(0, length)) }).toEqual({
         length,
-        outcome: 'LOG_FRAME_CORRUPT',
+        outcome: 'LOG_DAMAGED',
       });
     }
     for (const tail of [Buffer.of(0), Buffer.from('rest'), message]) {
-      expect(await outcome(Buffer.concat([message, tail]))).toBe('LOG_FRAME_CORRUPT');
+      expect(await outcome(Buffer.concat([message, tail]))).toBe('LOG_DAMAGED');
     }
   });
 
@@ -152,9 +152,9 @@ describe('damage', () => {
         const start = at % message.length;
         const overwritten = Buffer.from(message);
         overwritten.set(bytes.subarray(0, message.length - start), start);
-        if (!overwritten.equals(message)) expect(await outcome(overwritten)).toBe('LOG_FRAME_CORRUPT');
+        if (!overwritten.equals(message)) expect(await outcome(overwritten)).toBe('LOG_DAMAGED');
         const shorter = Buffer.concat([message.subarray(0, start), message.subarray(start + bytes.length)]);
-        if (!shorter.equals(message)) expect(await outcome(shorter)).toBe('LOG_FRAME_CORRUPT');
+        if (!shorter.equals(message)) expect(await outcome(shorter)).toBe('LOG_DAMAGED');
       }),
       { numRuns: 300 },
     );
@@ -164,14 +164,14 @@ describe('damage', () => {
     const start = (await encode(Buffer.from('x'))).subarray(0, 12);
     await fc.assert(
       fc.asyncProperty(fc.uint8Array({ maxLength: 400 }), fc.integer({ min: 0, max: 12 }), async (noise, kept) => {
-        expect(await outcome(Buffer.concat([start.subarray(0, kept), noise]))).toBe('LOG_FRAME_CORRUPT');
+        expect(await outcome(Buffer.concat([start.subarray(0, kept), noise]))).toBe('LOG_DAMAGED');
       }),
       { numRuns: 500 },
     );
   });
 
   test('the fault names the place', async () => {
-    const fault = await faultOf(decodeMessage(Buffer.from('nonsense'), 'sequence 77'), 'LOG_FRAME_CORRUPT');
+    const fault = await faultOf(decodeMessage(Buffer.from('nonsense'), 'sequence 77'), 'LOG_DAMAGED');
     expect(fault.message).toContain('sequence 77');
     expect(fault.details).toMatchObject({ place: 'sequence 77' });
   });
@@ -180,7 +180,7 @@ describe('damage', () => {
     const message = await encode(Buffer.from('17,1\n18,2\n'));
     const other = await encode(Buffer.from('17,1\n18,3\n'));
     const header = decodeHeader(message, 'here');
-    await faultOf(decodeBody(other, header, 'here'), 'LOG_FRAME_CORRUPT');
+    await faultOf(decodeBody(other, header, 'here'), 'LOG_DAMAGED');
   });
 });
 
@@ -227,14 +227,14 @@ describe('a manifest', () => {
   test('is refused when it is no manifest', async () => {
     for (const text of ['', '{', 'null', '[]', '17', '"x"', '{"format":2}', '{"format":1}', JSON.stringify(facts)]) {
       const parsing = Promise.resolve().then(() => parseManifest(Buffer.from(text), 'sequence 9'));
-      const fault = await faultOf(parsing, 'LOG_FRAME_CORRUPT');
+      const fault = await faultOf(parsing, 'LOG_DAMAGED');
       expect(fault.message).toContain('sequence 9');
     }
   });
 
   test('whose format is an object is refused by a message that shows it', async () => {
     const parsing = Promise.resolve().then(() => parseManifest(Buffer.from('{"format":{"a":1}}'), 'sequence 9'));
-    expect((await faultOf(parsing, 'LOG_FRAME_CORRUPT')).message).toContain('the format {"a":1}; this');
+    expect((await faultOf(parsing, 'LOG_DAMAGED')).message).toContain('the format {"a":1}; this');
   });
 
   test('comes back out of its message', async () => {
@@ -312,9 +312,9 @@ test('a record with a time outside the years 0001 to 9999 is refused before it i
   };
   expect(await take(LAST_MS, { through_ms: LAST_MS })).toBe(2);
   for (const ms of [LAST_MS + 1, 8.64e15 + 1, Date.parse('0000-12-31T00:00:00Z'), Number.NaN]) {
-    expect((await faultOf(take(ms), 'SOURCE_ROW_INVALID')).message).toContain('years 0001 to 9999');
+    expect((await faultOf(take(ms), 'SOURCE_DOCUMENT_INVALID')).message).toContain('years 0001 to 9999');
     for (const name of ['through_ms', 'span_end', 'last_updated_ms']) {
-      expect((await faultOf(take(5, { [name]: ms }), 'SOURCE_ROW_INVALID')).message).toContain(name);
+      expect((await faultOf(take(5, { [name]: ms }), 'SOURCE_DOCUMENT_INVALID')).message).toContain(name);
     }
   }
 });
@@ -379,7 +379,7 @@ describe('a record', () => {
     ['one byte more than a record may take', 'o', LARGEST - PREFIX],
   ])('with %s is refused', (_, offset, payloadBytes) => {
     expect(() => encodeRecord(offset, Buffer.alloc(payloadBytes))).toThrow(
-      expect.objectContaining({ code: 'SOURCE_TOO_LARGE' }),
+      expect.objectContaining({ code: 'SOURCE_DOCUMENT_INVALID' }),
     );
   });
 

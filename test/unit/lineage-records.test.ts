@@ -79,7 +79,7 @@ describe('in frames of records', () => {
       [11, 13],
       [11, 13, 12],
     ]) {
-      await faultOf(find('4', sequences, messages), 'LOG_FRAME_CORRUPT');
+      await faultOf(find('4', sequences, messages), 'LOG_DAMAGED');
     }
     messages.delete(12);
     await faultOf(find('4', [11, 12, 13], messages), 'LOG_REWOUND');

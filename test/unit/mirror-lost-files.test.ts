@@ -35,7 +35,8 @@ test.each<[string, string, (path: string) => Fault | undefined]>([
   [
     'lost',
     'missing',
-    (path) => (path.includes('/artifact/') ? { status: 503, body: problem('EXPORT_ARTIFACT_MISSING') } : undefined),
+    (path) =>
+      path.includes('/artifact/') ? { status: 503, body: problem('EXPORT_ARTIFACT_METADATA_ERROR') } : undefined,
   ],
   ['gone', 'missing', (path) => (path.includes('/artifact/') ? { status: 404, body: 'no such file' } : undefined)],
   ['altered', 'altered', (path) => (path.includes('/artifact/') ? { status: 200, body: 'x,y\n1,2\n' } : undefined)],

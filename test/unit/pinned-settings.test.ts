@@ -64,7 +64,7 @@ describe('the value in force', () => {
       } catch (error) {
         refusal = error;
       }
-      expect(codeOf(refusal)).toBe('SOURCE_PINNED');
+      expect(codeOf(refusal)).toBe('CONFIGURATION_INVALID');
       const { message } = refusal as Error;
       for (const part of [
         'SVC_EXCHANGE_A_SYMBOL',

@@ -182,7 +182,7 @@ test('each failure of a projector is told to waiting commands but the outage of 
     Object.assign(new Error('connect'), { syscall: 'connect', code: 'ECONNREFUSED' }),
   ];
   const failures = [
-    new TidemarkError('LOG_GAP', 'delivered 3 after 1'),
+    new TidemarkError('LOG_MISCONFIGURED', 'delivered 3 after 1'),
     new TidemarkError('LOG_REWOUND', 'another log'),
     new Error('column does not exist'),
   ];

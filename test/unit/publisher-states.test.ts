@@ -102,17 +102,16 @@ test('an error is a fault of a store, of the document, or neither', () => {
     ['defect', new TypeError('undefined is not a function')],
     ['outage', new TidemarkError('LOG_UNAVAILABLE', '')],
     ['outage', new TidemarkError('DATABASE_UNAVAILABLE', '')],
-    ['outage', new TidemarkError('PUBLISHER_LEASE_LOST', '')],
     ['conflict', new TidemarkError('LOG_CONFLICT', '')],
     ['again', new ReadAgain('')],
     ['stop', new TidemarkError('LOG_FULL', '')],
-    ['stop', new TidemarkError('PUBLISHER_LEASE_HELD', '')],
-    ['document', new TidemarkError('SOURCE_EMPTY', '')],
+    ['stop', new TidemarkError('WORK_HELD', '')],
+    ['document', new TidemarkError('SOURCE_DOCUMENT_INVALID', '')],
     // It was a fault of the document, so its attempts were abandoned.
     ['defect', new TidemarkError('INTERNAL_INVARIANT', '')],
   ];
   for (const [kind, error] of faults) expect(faultOf(error, signal)).toEqual({ kind, error });
-  const error = new TidemarkError('SOURCE_EMPTY', '');
+  const error = new TidemarkError('SOURCE_DOCUMENT_INVALID', '');
   expect(faultOf(error, AbortSignal.abort())).toEqual({ kind: 'interruption', error });
 });
 
@@ -200,11 +199,11 @@ describe('a document in a backfill', () => {
     const { results, states } = await run(
       [document(first, second), document('3')],
       [
-        { outcomes: [published(first)], end: () => ends(new TidemarkError('SOURCE_EMPTY', 'cut off')) },
+        { outcomes: [published(first)], end: () => ends(new TidemarkError('SOURCE_DOCUMENT_INVALID', 'cut off')) },
         { outcomes: [unchanged('3')], end: () => end },
       ],
     );
-    expect(results).toEqual(['1 proved', '2 SOURCE_EMPTY', '3 unchanged']);
+    expect(results).toEqual(['1 proved', '2 SOURCE_DOCUMENT_INVALID', '3 unchanged']);
     expect(states).toEqual(['failed', 'finished']);
   });
 
@@ -257,11 +256,11 @@ describe('a document in a backfill', () => {
   });
 
   test('whose lease another publisher has is not tried', async () => {
-    const held = new TidemarkError('PUBLISHER_LEASE_HELD', 'held');
+    const held = new TidemarkError('WORK_HELD', 'held');
     const { results } = await run([document(first), document(second)], [], {
       lease: { ...lease, ensure: () => Promise.reject(held) },
     });
-    expect(results).toEqual(['1 PUBLISHER_LEASE_HELD', '2 PUBLISHER_LEASE_HELD']);
+    expect(results).toEqual(['1 WORK_HELD', '2 WORK_HELD']);
   });
 
   /** Lets the clock jump. */
@@ -291,7 +290,7 @@ describe('a document in a backfill', () => {
     expect([results, states]).toEqual([['1 proved', '2 proved'], ['finished']]);
   });
 
-  test.each(['PUBLISHER_LEASE_LOST', 'LOG_CONFLICT'] as const)('fails when %s lasts for a minute', async (code) => {
+  test.each(['DATABASE_UNAVAILABLE', 'LOG_CONFLICT'] as const)('fails when %s lasts for a minute', async (code) => {
     const jump = clock();
     const fails = {
       end: () => {

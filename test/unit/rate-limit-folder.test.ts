@@ -24,10 +24,10 @@ test('a link to files that are named by numbers: refused, and the files stay', a
   await writeFile(join(victim, '17'), 'kept');
   await mkdir(directory, { mode: 0o700 });
   await symlink(victim, rateLimitFolder('any', directory));
-  await faultOf(wait(), 'SPOOL_UNUSABLE');
+  await faultOf(wait(), 'DISK_UNUSABLE');
   await rm(directory, { recursive: true });
   await symlink(victim, directory);
-  const fault = await faultOf(wait(), 'SPOOL_UNUSABLE');
+  const fault = await faultOf(wait(), 'DISK_UNUSABLE');
   expect([fault.message, String(fault.cause)]).toEqual([
     expect.stringContaining('TMPDIR'),
     expect.stringContaining(`${directory} is a symbolic link`),
@@ -54,7 +54,7 @@ test('each user has a folder of their own', () => {
 given(process.getuid?.() === 0, 'only root can give a folder away').test("another user's folder: refused", async () => {
   await mkdir(directory, { mode: 0o777 });
   await chown(directory, 65534, 65534);
-  const fault = await faultOf(wait(), 'SPOOL_UNUSABLE');
+  const fault = await faultOf(wait(), 'DISK_UNUSABLE');
   expect(String(fault.cause)).toContain('belongs to the user 65534');
   expect(await isOwn(directory)).toBe(false);
 });

@@ -60,10 +60,10 @@ test.each<[string, Parameters<typeof place>[0]]>([
   ['sends elsewhere', (_, response) => void response.writeHead(307, { Location: 'http://127.0.0.1:9/' }).end()],
 ])('the key does not leave for what %s', async (_, answer) => {
   await using there = await place(answer);
-  await expect(provenService(there.folder)).rejects.toMatchObject({ code: 'SERVICE_UNPROVEN' });
+  await expect(provenService(there.folder)).rejects.toMatchObject({ code: 'SERVICE_UNREACHABLE' });
   const env = { SVC_STATE_DIR: there.folder, SVC_INTERNAL_API_KEY: KEY };
   const { exit, json } = await runCommand(['env'], env);
-  expect([exit, json.error.code]).toEqual([1, 'SERVICE_UNPROVEN']);
+  expect([exit, json.error.code]).toEqual([1, 'SERVICE_UNREACHABLE']);
   for (const { headers, url } of there.seen) {
     expect(url).toBe('/healthz');
     expect(JSON.stringify(headers)).not.toContain(KEY);

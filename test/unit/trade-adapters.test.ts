@@ -82,7 +82,7 @@ describe.for(TRADES)('$name', (feed) => {
       try {
         projector.rows(damaged, rows, written);
       } catch (error) {
-        expect([at, codeOf(error)], String(error)).toEqual([at, 'LOG_FRAME_CORRUPT']);
+        expect([at, codeOf(error)], String(error)).toEqual([at, 'LOG_DAMAGED']);
         refused++;
       }
     }
@@ -92,9 +92,7 @@ describe.for(TRADES)('$name', (feed) => {
       [raw, rows + 1] as const,
       [raw, rows - 1] as const,
     ]) {
-      expect(() => projector.rows(bytes, count, written)).toThrow(
-        expect.objectContaining({ code: 'LOG_FRAME_CORRUPT' }),
-      );
+      expect(() => projector.rows(bytes, count, written)).toThrow(expect.objectContaining({ code: 'LOG_DAMAGED' }));
     }
   });
 });

@@ -103,7 +103,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
             line: details.line,
             wrong: isNamed && isTold ? '' : message,
           });
-          wanted.push({ code: 'SOURCE_ROW_INVALID', document: layout.document, line, wrong: '' });
+          wanted.push({ code: 'SOURCE_DOCUMENT_INVALID', document: layout.document, line, wrong: '' });
         }
       }
     }
@@ -127,7 +127,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
         expect(factsOf(work())?.rows).toBe(2);
       } else {
         const fault = refusalOf(work);
-        expect(fault.code).toBe(ms === 0 && layout !== EXCHANGE_C ? 'SOURCE_ROW_INVALID' : 'SOURCE_OUTSIDE_PARTITION');
+        expect(fault.code).toBe('SOURCE_DOCUMENT_INVALID');
         expect(fault.details.line).toBe(layout.headers[0] === undefined ? 2 : 3);
       }
     }
@@ -136,7 +136,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
   test('of another day is refused at its first row', () => {
     for (const day of ['2024-01-14', '2024-01-16', '2020-02-29']) {
       const fault = refusalOf(() => decodeFile(layout, fileOf(layout, [layout.row(7)]), { day }));
-      expect(fault).toMatchObject({ code: 'SOURCE_OUTSIDE_PARTITION' });
+      expect(fault).toMatchObject({ code: 'SOURCE_DOCUMENT_INVALID' });
       expect(fault.message).toContain(day);
     }
   });
@@ -145,24 +145,27 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
     const header = headerOnce.replace(',', `${' '.repeat(700)},`);
     for (const pieces of [[], [1], [64], [600]]) {
       const fault = refusalOf(() => decodeFile(layout, fileOf(layout, [header, layout.row(7)]), { pieces }));
-      expect([fault.code, fault.details.line]).toEqual(['SOURCE_ROW_INVALID', layout.headers[0] === undefined ? 1 : 2]);
+      expect([fault.code, fault.details.line]).toEqual([
+        'SOURCE_DOCUMENT_INVALID',
+        layout.headers[0] === undefined ? 1 : 2,
+      ]);
     }
   });
 
   test('that holds nothing is refused', () => {
     const one = (shape: object) => fileOf(layout, [], { ...plain(layout), header: headerOnce, ...shape });
-    for (const [file, code] of [
-      [Buffer.alloc(0), 'SOURCE_EMPTY'],
-      [one({}), 'SOURCE_EMPTY'],
-      [one({ lastEnd: false }), 'SOURCE_EMPTY'],
-      [one({ bom: true, crlf: [true] }), 'SOURCE_EMPTY'],
-      [Buffer.from('\ufeff'), 'SOURCE_ROW_INVALID'],
-      [Buffer.from('\n'), 'SOURCE_ROW_INVALID'],
-      [Buffer.concat([one({}), one({})]), 'SOURCE_ROW_INVALID'],
-    ] as const) {
+    for (const file of [
+      Buffer.alloc(0),
+      one({}),
+      one({ lastEnd: false }),
+      one({ bom: true, crlf: [true] }),
+      Buffer.from('\ufeff'),
+      Buffer.from('\n'),
+      Buffer.concat([one({}), one({})]),
+    ]) {
       for (const pieces of [[], [1]]) {
         const fault = refusalOf(() => decodeFile(layout, file, { pieces }));
-        expect([file.toString(), fault.code]).toEqual([file.toString(), code]);
+        expect([file.toString(), fault.code]).toEqual([file.toString(), 'SOURCE_DOCUMENT_INVALID']);
         expect(fault.details.document).toBe(layout.document);
       }
     }
@@ -182,7 +185,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
       const file = Buffer.from(`${header}\n${layout.row(7)}\n`, 'latin1');
       for (const pieces of [[], [5]]) {
         expect(refusalOf(() => decodeFile(layout, file, { pieces }))).toMatchObject({
-          code: 'SOURCE_ROW_INVALID',
+          code: 'SOURCE_DOCUMENT_INVALID',
           details: { document: layout.document, line: 1 },
         });
       }
@@ -228,30 +231,30 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
   });
 });
 
-/** Ids that contradict their file, by vendor: name, ids of the rows before, the row, code, what the message says. */
+/** Ids that contradict their file, by vendor: name, ids of the rows before, the row, what the message says. */
 const same = (layout: TradeLayout, id: number, column: string, value: string) =>
   layout.row(id, { [layout.columns.findIndex(({ name }) => name === column)]: value });
-test.each<[string, TradeLayout, number[], string, string, RegExp]>([
-  ['A: a repeated id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, expected 9/],
-  ['A: a missing id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(10), 'SOURCE_SEQUENCE_BROKEN', /the id is 10, expected 9/],
-  ['A: a missing id after the first that there can be', EXCHANGE_A, [0], EXCHANGE_A.row(2), 'SOURCE_SEQUENCE_BROKEN', /the id is 2, expected 1/],
-  ['A: an id that goes back', EXCHANGE_A, [7, 8], EXCHANGE_A.row(7), 'SOURCE_SEQUENCE_BROKEN', /expected 9/],
-  ['B: an id that goes back', EXCHANGE_B, [7, 9], EXCHANGE_B.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, below the id 9 before it/],
-  ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of the row before/],
-  ['B: an id again with its price written otherwise', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.60'), 'SOURCE_ROW_CONFLICT', /but the content differs/],
-  ['B: an id again with another side', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'side', 'sell'), 'SOURCE_ROW_CONFLICT', /but the content differs/],
-  ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '90000000000', 4: '2' }), 'SOURCE_ROW_INVALID', /price x size must be below/],
-  ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
-  ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2/],
-  ['C, spot: a quote quantity beyond all totals', EXCHANGE_C_SPOT, [8, 7], EXCHANGE_C_SPOT.row(9, { 2: '90000000000', 3: '2' }), 'SOURCE_ROW_INVALID', /price x volume must be below/],
-  ['C, spot: an id again with its price written otherwise', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'price', '78580.80'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
-  ['C, spot: an id again with its side in capitals', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'side', 'BUY'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
-])('%s: refused', (_, layout, before, row, code, message) => {
+test.each<[string, TradeLayout, number[], string, RegExp]>([
+  ['A: a repeated id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(8), /the id is 8, expected 9/],
+  ['A: a missing id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(10), /the id is 10, expected 9/],
+  ['A: a missing id after the first that there can be', EXCHANGE_A, [0], EXCHANGE_A.row(2), /the id is 2, expected 1/],
+  ['A: an id that goes back', EXCHANGE_A, [7, 8], EXCHANGE_A.row(7), /expected 9/],
+  ['B: an id that goes back', EXCHANGE_B, [7, 9], EXCHANGE_B.row(8), /the id is 8, below the id 9 before it/],
+  ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), /the id 8 repeats that of the row before/],
+  ['B: an id again with its price written otherwise', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.60'), /but the content differs/],
+  ['B: an id again with another side', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'side', 'sell'), /but the content differs/],
+  ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '90000000000', 4: '2' }), /price x size must be below/],
+  ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), /the id 8 repeats that of line 2, but/],
+  ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), /the id 8 repeats that of line 2/],
+  ['C, spot: a quote quantity beyond all totals', EXCHANGE_C_SPOT, [8, 7], EXCHANGE_C_SPOT.row(9, { 2: '90000000000', 3: '2' }), /price x volume must be below/],
+  ['C, spot: an id again with its price written otherwise', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'price', '78580.80'), /the id 8 repeats that of line 2, but/],
+  ['C, spot: an id again with its side in capitals', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'side', 'BUY'), /the id 8 repeats that of line 2, but/],
+])('%s: refused', (_, layout, before, row, message) => {
   // The row at fault is named, not the last one that was parsed.
   const lines = [...before.map((id) => layout.row(id)), row, layout.row(11)];
   for (const pieces of [[], [1], [100]]) {
     const fault = refusalOf(() => decodeFile(layout, fileOf(layout, lines), { pieces }));
-    expect(fault).toMatchObject({ code, details: { document: layout.document } });
+    expect(fault).toMatchObject({ code: 'SOURCE_DOCUMENT_INVALID', details: { document: layout.document } });
     expect(fault.details.line).toBe(before.length + (layout === EXCHANGE_A ? 1 : 2));
     expect(fault.message).toMatch(message);
   }
@@ -303,7 +306,7 @@ test.each(LAYOUTS)(
       return await Array.fromAsync(opened.decode({ frameRawBytes: 1 << 16 }), ({ kind }) => kind);
     };
     expect(await decoded(packed(whole))).toEqual(['events', 'end']);
-    const fault = await faultOf(decoded(packed(spoilt)), 'SOURCE_ARCHIVE_INVALID');
+    const fault = await faultOf(decoded(packed(spoilt)), 'SOURCE_DOCUMENT_INVALID');
     expect(fault.details.document).toBe(document);
   },
 );

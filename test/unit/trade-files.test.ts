@@ -128,7 +128,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
             const line = layout.headers[0] === undefined ? 2 : 3;
             expect(() => decodeFile(layout, fileOf(layout, [first, larger], shape), { pieces, frame })).toThrow(
               expect.objectContaining({
-                code: 'SOURCE_ROW_INVALID',
+                code: 'SOURCE_DOCUMENT_INVALID',
                 details: expect.objectContaining({ line, document: layout.document }),
               }),
             );

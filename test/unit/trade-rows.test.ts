@@ -227,5 +227,5 @@ function refuses(layout: TradeLayout, text: string, claimed: number) {
   } catch (error) {
     code = error instanceof TidemarkError ? error.code : error;
   }
-  expect([text, claimed, code]).toEqual([text, claimed, 'LOG_FRAME_CORRUPT']);
+  expect([text, claimed, code]).toEqual([text, claimed, 'LOG_DAMAGED']);
 }

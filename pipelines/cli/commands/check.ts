@@ -56,7 +56,10 @@ interface Named {
 }
 
 const invalid = (message: string, cause?: unknown) =>
-  new TidemarkError('CHECK_INPUT_INVALID', printable(message), { cause });
+  new TidemarkError('USAGE', printable(message), {
+    remedy: 'Name the manifest of an export, a lineage answer, checkpoints, or the folder of a mirror.',
+    cause,
+  });
 
 export async function runCheck(command: ParsedCommand): Promise<number> {
   const [path, second] = command.positionals;
@@ -208,7 +211,7 @@ const LINEAGE = z.looseObject({
   checkpoint: text.nullable(),
 });
 
-/** @throws TidemarkError CHECK_INPUT_INVALID naming the member */
+/** @throws TidemarkError USAGE naming the member */
 function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
   const result = shape.safeParse(value);
   // The value itself: its signature depends on the order of its members.
@@ -219,7 +222,7 @@ function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
 
 /**
  * The key that is named and those that followed it in the log; without one, that of the log's own files, which `report` says.
- * @throws TidemarkError CHECK_INPUT_INVALID
+ * @throws TidemarkError USAGE
  */
 async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: CheckReport): Promise<Verifier[]> {
   const read = async (file: string) => source && (await textOf(source, file));
@@ -246,7 +249,7 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
 
 const unusableKey = (cause: unknown) => invalid('The key cannot be used', cause);
 
-/** A key that a flag gives as text or as a file. @throws TidemarkError CHECK_INPUT_INVALID */
+/** A key that a flag gives as text or as a file. @throws TidemarkError USAGE */
 export async function namedKey(key: string): Promise<Verifier> {
   try {
     return parseVerifier((await isFile(key)) ? await readText(key) : key);

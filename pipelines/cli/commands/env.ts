@@ -20,7 +20,9 @@ export async function runEnv(command: ParsedCommand): Promise<number> {
   if (sha256Of(key) !== running.keySha256) {
     const given = settings.SVC_INTERNAL_API_KEY === undefined ? secretsPath(stateDir) : 'SVC_INTERNAL_API_KEY';
     const message = `The service at ${url} was started with another key than ${given} has here`;
-    throw new TidemarkError('SERVICE_KEY_UNKNOWN', message);
+    throw new TidemarkError('CONFIGURATION_INVALID', message, {
+      remedy: 'Set SVC_INTERNAL_API_KEY here as it was set where the service was started, or start the service again.',
+    });
   }
   createOutput(command).answer({ command: 'env', ok: true, url, key }, () =>
     [`export TIDEMARK_URL=${quoted(url)}`, `export TIDEMARK_KEY=${quoted(key)}`].join('\n'),

@@ -69,7 +69,7 @@ export async function keepRestarting(
 }
 
 /** Codes of a unit that make every later unit fail, too. */
-const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND', 'SOURCE_PINNED']);
+const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND', 'CONFIGURATION_INVALID']);
 /**
  * Process id of the supervisor that started this process. The process ends with its supervisor, which alone would stop it.
  */

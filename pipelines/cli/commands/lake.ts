@@ -28,7 +28,13 @@ type Line =
   | { readonly progress: { readonly planned: number; readonly written: number; readonly rows: number } }
   | { readonly round: Report }
   | { readonly report: Report; readonly stopped: boolean }
-  | { readonly error: { readonly code: string; readonly message: string } };
+  | { readonly error: Fault };
+
+interface Fault {
+  readonly code: string;
+  readonly message: string;
+  readonly remedy?: string;
+}
 
 interface LakeOptions {
   readonly folder: string;
@@ -92,7 +98,7 @@ export async function runLake(command: ParsedCommand): Promise<number> {
   const [code, by] = await ended;
   if (last && 'error' in last) throw errorOf(last.error);
   if (!last || !('report' in last)) {
-    throw new TidemarkError('LAKE_NOT_WRITTEN', `The process that writes the lake ended (${by ?? `exit ${code}`})`);
+    throw new TidemarkError('INTERRUPTED', `The process that writes the lake ended (${by ?? `exit ${code}`})`);
   }
   const { report, stopped } = last;
   const ms = performance.now() - startedAt;
@@ -108,7 +114,7 @@ export async function runLake(command: ParsedCommand): Promise<number> {
 
 /**
  * Deletes the record of a lake that nobody writes any longer; its files stay.
- * @throws TidemarkError LAKE_HELD while somebody writes it, USAGE where no lake of the folder is on record
+ * @throws TidemarkError WORK_HELD while somebody writes it, USAGE where no lake of the folder is on record
  */
 async function forgetLake({ databaseUrls, output, signal }: Context, given: string): Promise<number> {
   const folder = await withoutLinks(given);
@@ -126,7 +132,7 @@ async function forgetLake({ databaseUrls, output, signal }: Context, given: stri
   ]);
   if (!locks[0].held) {
     const writer = `process ${lake.pid} on ${lake.host} was the last to write to it`;
-    throw new TidemarkError('LAKE_HELD', `The lake ${lake.folder} is being written (${writer})`);
+    throw new TidemarkError('WORK_HELD', `The lake ${lake.folder} is being written (${writer})`);
   }
   await client.query('delete from lakes where folder = $1', [lake.folder]);
   const answer = { command: 'lake', ok: true, folder: lake.folder, forgotten: true };
@@ -174,8 +180,8 @@ const hintsOf = (report: Report, interrupted: boolean): string[] => [
   ...(report.files === 0 && report.skipped.length === 0 && !interrupted ? ['  Nothing is proved yet.'] : []),
 ];
 
-const errorOf = ({ code, message }: { readonly code: string; readonly message: string }): Error =>
-  code in ERROR_CODES ? new TidemarkError(code as ErrorCode, message) : new Error(message);
+const errorOf = ({ code, message, remedy }: Fault): Error =>
+  code in ERROR_CODES ? new TidemarkError(code as ErrorCode, message, { remedy }) : new Error(message);
 
 /** With a database of the operator's own, the operator must state what may be written from it. */
 const required = (settings: Partial<Settings>): readonly SettingName[] =>

@@ -11,15 +11,28 @@ import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, grouped, seconds } from '../output.ts';
 
-const CODES: Readonly<Record<MirrorFaultKind, ErrorCode>> = {
-  usage: 'USAGE',
-  folder: 'MIRROR_FOLDER_REFUSED',
-  held: 'WORK_HELD',
-  unreachable: 'MIRROR_UNREACHABLE',
-  refused: 'MIRROR_REFUSED',
-  missing: 'MIRROR_ALTERED',
-  altered: 'MIRROR_ALTERED',
-  manifest: 'MIRROR_MANIFEST_INVALID',
+const FAULTS: Readonly<Record<MirrorFaultKind, { readonly code: ErrorCode; readonly remedy?: string }>> = {
+  usage: { code: 'USAGE' },
+  folder: {
+    code: 'USAGE',
+    remedy: 'Name a folder that is missing, empty, or a mirror of this source. Nothing was changed.',
+  },
+  held: { code: 'WORK_HELD' },
+  unreachable: {
+    code: 'SERVICE_UNREACHABLE',
+    remedy: 'Run the same command again; it continues where it stopped.',
+  },
+  refused: {
+    code: 'SERVICE_REFUSED',
+    remedy:
+      'The message is the answer of the source: correct what it names, such as the URL or the key (TIDEMARK_KEY), or name the datasets that you may read with --datasets.',
+  },
+  missing: { code: 'MIRROR_SOURCE_INVALID' },
+  altered: { code: 'MIRROR_SOURCE_INVALID' },
+  manifest: {
+    code: 'MIRROR_SOURCE_INVALID',
+    remedy: 'Nothing of it was used. Ask whoever keeps the source; check --key if the signature does not hold.',
+  },
 };
 
 /** Paths of the service. A file server does not get the service's key. */
@@ -49,11 +62,13 @@ export async function runMirror(command: ParsedCommand): Promise<number> {
     output.answer({ command: 'mirror', ok: true, from, ...report }, () => sentence(report));
     return EXIT.DONE;
   } catch (error) {
-    if (error instanceof MirrorFault)
-      throw new TidemarkError(CODES[error.kind], printable(error.message), { cause: error.cause });
+    if (error instanceof MirrorFault) {
+      const { code, remedy } = FAULTS[error.kind];
+      throw new TidemarkError(code, printable(error.message), { remedy, cause: error.cause });
+    }
     const { code, path } = error as NodeJS.ErrnoException;
     if (path !== undefined || code === 'ENOSPC' || code === 'EDQUOT') {
-      throw new TidemarkError('MIRROR_FOLDER_UNUSABLE', `${to} cannot be written`, { cause: error });
+      throw new TidemarkError('DISK_UNUSABLE', `${to} cannot be written`, { cause: error });
     }
     throw error;
   } finally {

@@ -132,7 +132,7 @@ async function takeFiles(client: ClientBase, { folder, reason }: RestoreNeeds, {
 }
 
 const notOurs = (size: number, cause?: unknown) =>
-  new TidemarkError('PROOF_LOG_FORKED', `The first ${size} leaves of the files are not those of the checkpoint`, {
+  new TidemarkError('PROOF_LOG_DIVERGED', `The first ${size} leaves of the files are not those of the checkpoint`, {
     cause,
   });
 

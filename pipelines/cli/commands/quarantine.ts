@@ -88,10 +88,15 @@ export interface Released {
   readonly rows: number;
 }
 
+const notQuarantined = (partition: string) =>
+  new TidemarkError('USAGE', `${partition} is not in quarantine`, {
+    remedy: '`./tidemark quarantine` lists what is.',
+  });
+
 /**
  * Takes a partition out of quarantine and records the reason in the ledger. Serves only rows that match their manifest:
  * rows that a verification quarantined and that match again return to service, all others are removed.
- * @throws TidemarkError PARTITION_UNKNOWN if it is not in quarantine.
+ * @throws TidemarkError USAGE if it is not in quarantine.
  */
 export async function release(key: string, reason: string, needs: ReleaseNeeds): Promise<Released> {
   const { dataset, client, catalog, projection } = needs;
@@ -100,7 +105,7 @@ export async function release(key: string, reason: string, needs: ReleaseNeeds):
   try {
     await lockCoverage(client, dataset);
     const [row] = (await catalog.partitionsOf(dataset, [key])).filter(({ state }) => state === 'quarantined');
-    if (!row) throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} ${key} is not in quarantine`);
+    if (!row) throw notQuarantined(`${dataset.key} ${key}`);
     const isGood = row.rows !== null && (await matchesManifest(row, needs));
     if (isGood) await serveAgain(row, needs);
     else await removeRows(row, needs);
@@ -171,7 +176,7 @@ export async function listQuarantined(command: ParsedCommand): Promise<number> {
     if (found.total > MAX_LISTED) cut.push(cutLine(dataset, found.total));
   }
   if (partition !== undefined && partitions.length === 0) {
-    throw new TidemarkError('PARTITION_UNKNOWN', `${name} ${partition} is not in quarantine`);
+    throw notQuarantined(`${name} ${partition}`);
   }
   context.output.answer({ command: 'quarantine', action: 'list', ok: true, total, partitions }, () =>
     partitions.length === 0 ? 'No partition is in quarantine.' : [...partitions.map(linesOf), ...cut].join('\n\n'),

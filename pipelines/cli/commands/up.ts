@@ -84,7 +84,7 @@ async function loadedOrReported(
     if (made && !context.signal.aborted) return await loadSample(context, feed, made);
   } catch (error) {
     // Another process is publishing real data, so no sample is needed.
-    if (context.signal.aborted || codeOf(error) === 'PUBLISHER_LEASE_HELD') return undefined;
+    if (context.signal.aborted || codeOf(error) === 'WORK_HELD') return undefined;
     // A sample may lack a server that generates it, or space in a store. The service and the other samples continue.
     const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
     context.log.warn({ feed: feed.name, code, fault: explain(error) }, 'the sample could not be loaded');
@@ -375,8 +375,9 @@ function startLake(context: Context): SupervisedChild | undefined {
 async function timeout(ms: number, child: SupervisedChild): Promise<never> {
   await new Promise((resolve) => setTimeout(resolve, ms).unref());
   throw new TidemarkError(
-    'SERVICE_START_FAILED',
+    'STACK_START_FAILED',
     `The HTTP service (pid ${child.pid}) did not start listening within ${ms / 1000} s`,
+    { remedy: 'Read the log on standard error: it says what the service waits for.' },
   );
 }
 

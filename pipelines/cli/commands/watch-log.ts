@@ -97,7 +97,10 @@ async function remembered(path: string, key: string | undefined): Promise<Partia
     }
     return { key: known, firstKey, checkpoint };
   } catch (cause) {
-    throw new TidemarkError('CHECK_INPUT_INVALID', `${path} is not what this watcher remembers`, { cause });
+    throw new TidemarkError('USAGE', `${path} is not what this watcher remembers`, {
+      remedy: 'Name the file that this command wrote, or one that does not exist yet.',
+      cause,
+    });
   }
 }
 

@@ -103,7 +103,7 @@ export class BlocksAhead {
   }
 }
 
-/** @throws TidemarkError NODE_BLOCK_INVALID, NODE_UNDO_MISSING, CHAIN_REORGANISED and those of the calls. */
+/** @throws TidemarkError NODE_ANSWER_INVALID, NODE_ANSWER_INVALID, CHAIN_REORGANISED and those of the calls. */
 export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGenerator<CheckedBlock> {
   const { from, hashes, chain, lookahead, ahead } = range;
   const fetched: Promise<NodeBlock>[] = [];
@@ -232,7 +232,8 @@ function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockC
 }
 
 function invalid(hash: string, what: string): TidemarkError {
-  return new TidemarkError('NODE_BLOCK_INVALID', `Block ${hash} is invalid: ${what}`, {
+  return new TidemarkError('NODE_ANSWER_INVALID', `Block ${hash} is invalid: ${what}`, {
     details: { hash },
+    remedy: 'Check the node and any proxy in front of it.',
   });
 }

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
-import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
+import { codeOf, explain } from '../../../shared/errors.ts';
 import { sampleWeek } from '../../sample/week.ts';
 import { documentEvents } from '../feed-helpers.ts';
 import type {
@@ -29,16 +29,6 @@ const MAX_RETRY_MS = 10 * 60_000;
 const ENDED: readonly PartitionRow['state'][] = ['proved', 'quarantined'];
 /** A snapshot in one of these states is not requested. */
 const HANDED_OVER: readonly PartitionRow['state'][] = [...ENDED, 'published'];
-/**
- * Faults that only the operator can fix. Any other fault concerns one snapshot: blocks continue, and the next snapshot
- * may succeed.
- */
-const OF_THE_SETTINGS: ReadonlySet<string> = new Set([
-  'NODE_CREDENTIALS_REFUSED',
-  'NODE_CHAIN_MISMATCH',
-  'NODE_PRUNED',
-]);
-
 export const mempoolFeed: Feed = {
   name: MEMPOOL_DATASET.key,
   datasets: [MEMPOOL_DATASET],
@@ -148,7 +138,9 @@ export class MempoolFeed {
           failures = 0;
         } catch (error) {
           if (signal.aborted) return;
-          if (error instanceof TidemarkError && OF_THE_SETTINGS.has(error.code)) throw error;
+          // Only the operator can mend the node. Any other fault concerns one snapshot: blocks continue, and the next one may
+          // succeed.
+          if (codeOf(error) === 'NODE_UNSUITABLE') throw error;
           // Logged once until the fault changes.
           const code = codeOf(error) ?? 'UNEXPECTED';
           if (code !== fault) log.warn({ code, fault: explain(error) }, 'no snapshot of the mempool; retrying later');

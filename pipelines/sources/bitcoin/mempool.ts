@@ -41,7 +41,7 @@ export const snapshotDir = (stateDir: string, chain: string): string => join(sta
 
 /**
  * Takes a snapshot and stores it.
- * @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored, and those of the call.
+ * @throws TidemarkError DISK_UNUSABLE if it cannot be stored, and those of the call.
  */
 export async function takeSnapshot(
   node: BitcoinNode,
@@ -65,7 +65,7 @@ export async function takeSnapshot(
   try {
     await writeDurably(path, whole);
   } catch (cause) {
-    throw new TidemarkError('SPOOL_UNUSABLE', `The mempool snapshot cannot be written to ${dir}`, { cause });
+    throw new TidemarkError('DISK_UNUSABLE', `The mempool snapshot cannot be written to ${dir}`, { cause });
   }
   return { takenAtMs, path };
 }
@@ -84,7 +84,7 @@ export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
     .sort((a, b) => a.takenAtMs - b.takenAtMs);
 }
 
-/** @throws TidemarkError SOURCE_ROW_INVALID if the file is not a complete snapshot of ours. */
+/** @throws TidemarkError SOURCE_DOCUMENT_INVALID if the file is not a complete snapshot of ours. */
 export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<MempoolSnapshot> {
   const bytes = await readInFolder(dirname(path), path);
   const name = `${chain}-mempool-${takenAtMs}.json.zst`;
@@ -97,7 +97,7 @@ export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: str
     const { entries } = found;
     return { takenAtMs, chain, entries, document: { name, sha256: sha256Hex(bytes), bytes: bytes.length } };
   } catch (cause) {
-    throw new TidemarkError('SOURCE_ROW_INVALID', `The mempool snapshot ${path} cannot be read`, {
+    throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `The mempool snapshot ${path} cannot be read`, {
       details: { document: name },
       cause,
     });

@@ -275,8 +275,9 @@ class BlockAnswer {
     if (input.isCoinbase) return;
     if (!hasPrevout) {
       throw new TidemarkError(
-        'NODE_UNDO_MISSING',
+        'NODE_ANSWER_INVALID',
         'The Bitcoin node does not state what inputs spend: it lacks the undo data of this block, so its fees are unknown',
+        { remedy: 'The node needs version 23 or newer and its undo data (-reindex).' },
       );
     }
     if (!hasTxid || !hasVout || !hasScript) throw unfit('tx.vin', 'an input with txid, vout and scriptSig', undefined);

@@ -107,4 +107,4 @@ export class BitcoinNode {
 }
 
 const isRefusal = (error: unknown, rpcCode: number): boolean =>
-  error instanceof TidemarkError && error.code === 'NODE_CALL_REFUSED' && error.details.rpc_code === rpcCode;
+  error instanceof TidemarkError && error.code === 'NODE_ANSWER_INVALID' && error.details.rpc_code === rpcCode;

@@ -14,20 +14,24 @@ import { BitcoinNode, type ChainState } from './node.ts';
 import { RpcClient } from './rpc/client.ts';
 import { SAMPLE_CHAIN } from './sample/generate.ts';
 
-/** @throws TidemarkError NODE_CHAIN_MISMATCH, NODE_PRUNED and those of the call. */
+/** @throws TidemarkError NODE_UNSUITABLE and those of the call. */
 export async function checkNode(node: BitcoinNode, network: string): Promise<ChainState> {
   const state = await node.chainState();
   const { endpoint } = node.rpc;
   if (state.chain !== network) {
     throw new TidemarkError(
-      'NODE_CHAIN_MISMATCH',
+      'NODE_UNSUITABLE',
       `The Bitcoin node at ${endpoint} is on chain ${state.chain}, but SVC_BITCOIN_NETWORK is ${network}`,
-      { details: { node: endpoint, chain: state.chain, network } },
+      {
+        details: { node: endpoint, chain: state.chain, network },
+        remedy: 'Correct the setting or the URL of the node.',
+      },
     );
   }
   if (state.pruned) {
-    throw new TidemarkError('NODE_PRUNED', `The Bitcoin node at ${endpoint} is pruned: it has deleted old blocks`, {
+    throw new TidemarkError('NODE_UNSUITABLE', `The Bitcoin node at ${endpoint} is pruned: it has deleted old blocks`, {
       details: { node: endpoint },
+      remedy: 'Run the node with prune=0: Tidemark needs every block.',
     });
   }
   return state;

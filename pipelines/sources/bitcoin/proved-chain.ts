@@ -173,8 +173,9 @@ export class ProvedChain {
       const name = rows.find(isProved)?.manifest.document.name;
       if (name === undefined || isOfChain(network, name)) continue;
       throw new TidemarkError(
-        'NODE_CHAIN_MISMATCH',
+        'NODE_UNSUITABLE',
         `The Bitcoin node at ${node.rpc.endpoint} is on chain ${network}, but the proved blocks are of another: ${name}`,
+        { remedy: 'Correct SVC_BITCOIN_NETWORK, or use a state folder, or a database and log, of its own.' },
       );
     }
   }

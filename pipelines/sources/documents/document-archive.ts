@@ -64,11 +64,11 @@ export interface ArchivedFetch extends Fetch {
 export interface DocumentArchive {
   /**
    * Stores a document. Nothing may be parsed if it fails.
-   * @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored.
+   * @throws TidemarkError DISK_UNUSABLE if it cannot be stored.
    */
   put(bytes: Uint8Array, fetch: Fetch): Promise<ArchivedFetch>;
   /**
-   * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_OUTSIDE_FOLDER if a link leads out of the folder;
+   * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_REFUSED if a link leads out of the folder;
    * SOURCE_CHECKSUM_MISMATCH if the stored bytes have changed.
    */
   read(sha256: string): Promise<Buffer>;
@@ -110,7 +110,7 @@ export async function openDocumentArchive(directory: string, nowMs: () => number
       const path = objectPath(sha256);
       const bytes = await readInFolder(directory, path).catch((cause: NodeJS.ErrnoException) => {
         if (cause instanceof TidemarkError) throw cause;
-        const code = cause.code === 'ENOENT' ? 'SOURCE_NOT_FOUND' : 'SPOOL_UNUSABLE';
+        const code = cause.code === 'ENOENT' ? 'SOURCE_NOT_FOUND' : 'DISK_UNUSABLE';
         throw new TidemarkError(code, `The archived document ${path} cannot be read`, { cause });
       });
       if (sha256Of(bytes) !== sha256) {
@@ -137,7 +137,7 @@ function recordOf(bytes: Buffer, name: string): ArchivedFetch {
   try {
     return JSON.parse(bytes.toString('utf8'));
   } catch {
-    throw new TidemarkError('SPOOL_UNUSABLE', `The record ${name} of an archived document is damaged`);
+    throw new TidemarkError('DISK_UNUSABLE', `The record ${name} of an archived document is damaged`);
   }
 }
 
@@ -159,7 +159,7 @@ async function usable(directory: string, work: () => Promise<void>): Promise<voi
   try {
     await work();
   } catch (cause) {
-    throw new TidemarkError('SPOOL_UNUSABLE', `Documents cannot be archived in ${directory}`, { cause });
+    throw new TidemarkError('DISK_UNUSABLE', `Documents cannot be archived in ${directory}`, { cause });
   }
 }
 

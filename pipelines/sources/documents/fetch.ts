@@ -62,7 +62,7 @@ const spoolPath = (spoolDir: string): string =>
   join(spoolDir, [PREFIX, host(), process.pid, startedAt('self'), `${randomUUID()}${SUFFIX}`].join('~'));
 
 const unusable = (spoolDir: string, cause: unknown): TidemarkError =>
-  new TidemarkError('SPOOL_UNUSABLE', `The spool folder ${spoolDir} cannot be written`, { cause });
+  new TidemarkError('DISK_UNUSABLE', `The spool folder ${spoolDir} cannot be written`, { cause });
 
 /** Removes the downloads of processes that have ended. Safe to run while others download. @returns how many. */
 export async function cleanSpool(spoolDir: string): Promise<number> {
@@ -193,8 +193,8 @@ const DEFAULT_MIN_BYTES_PER_SECOND = 1024;
 const DOCUMENT_LIMIT = 'the limit of a document';
 
 /**
- * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_OUTSIDE_FOLDER (these are not retried),
- * SOURCE_TRUNCATED, SOURCE_UNREACHABLE, SPOOL_UNUSABLE; each has `document` in its details. After an abort it throws
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_DOCUMENT_INVALID, SOURCE_REFUSED (these are not retried),
+ * SOURCE_UNREACHABLE, DISK_UNUSABLE; each has `document` in its details. After an abort it throws
  * the signal's reason.
  */
 export async function fetchDocument(options: FetchOptions): Promise<FetchedDocument> {
@@ -336,7 +336,7 @@ async function spool(reply: Reply, options: FetchOptions) {
       for await (const piece of reply.body) {
         hash.update(piece);
         await handle.writeFile(piece).catch((cause) => {
-          throw new TidemarkError('SPOOL_UNUSABLE', `${path} cannot be written`, { cause });
+          throw new TidemarkError('DISK_UNUSABLE', `${path} cannot be written`, { cause });
         });
         bytes += piece.length;
         options.onProgress?.(bytes, reply.declaredBytes);

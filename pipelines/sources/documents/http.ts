@@ -93,6 +93,7 @@ function exhausted(fault: TidemarkError, attempts: number, suffix: string): Tide
   const tries = attempts === 1 ? 'one attempt' : `${attempts} attempts`;
   return new TidemarkError(fault.code, `${fault.message}, after ${tries}${suffix}`, {
     details: { ...fault.details, attempts },
+    remedy: fault.remedy,
     cause: fault.cause,
   });
 }
@@ -131,7 +132,7 @@ export interface Reply {
   readonly base: Connected;
   /** Content-Length; undefined if the server does not send it. */
   readonly declaredBytes: number | undefined;
-  /** The body. It throws Retryable if it is truncated or stalls, and SOURCE_TOO_LARGE past the limit. */
+  /** The body. It throws Retryable if it is truncated or stalls, and SOURCE_DOCUMENT_INVALID past the limit. */
   readonly body: AsyncIterable<Buffer>;
 }
 
@@ -151,7 +152,7 @@ const CREDENTIAL_HEADERS = new Set(['authorization', 'cookie', 'proxy-authorizat
 
 /**
  * Requests the document and passes the reply to `use`. Closes or returns the connection when `use` is done.
- * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; wrapped in Retryable if transient.
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_DOCUMENT_INVALID, SOURCE_UNREACHABLE; wrapped in Retryable if transient.
  */
 export async function requestDocument<T>(options: RequestOptions, use: (reply: Reply) => Promise<T>): Promise<T> {
   let { url } = options;
@@ -333,10 +334,11 @@ function unreachable(
 function truncated(url: URL, bytesRead: number, declaredBytes: number | undefined, cause?: unknown): TidemarkError {
   const whole = declaredBytes === undefined ? 'an unknown number of' : declaredBytes;
   return new TidemarkError(
-    'SOURCE_TRUNCATED',
+    'SOURCE_UNREACHABLE',
     `${displayUrl(url)} was truncated: ${bytesRead} of ${whole} bytes arrived`,
     {
       details: { document: documentName(url), url: displayUrl(url), bytesRead, declaredBytes },
+      remedy: 'The document ended early; fetch it again.',
       cause,
     },
   );
@@ -344,7 +346,7 @@ function truncated(url: URL, bytesRead: number, declaredBytes: number | undefine
 
 function tooLarge({ url, maxBytes, limitName }: RequestOptions, bytes: number): TidemarkError {
   return new TidemarkError(
-    'SOURCE_TOO_LARGE',
+    'SOURCE_DOCUMENT_INVALID',
     `${displayUrl(url)} is larger than ${limitName} allows (${maxBytes} bytes)`,
     {
       details: { document: documentName(url), url: displayUrl(url), limit: limitName, maxBytes, bytes },
@@ -414,7 +416,7 @@ export async function waitForRateLimit(options: RateLimitOptions): Promise<void>
   } catch (cause) {
     signal?.throwIfAborted();
     throw new TidemarkError(
-      'SPOOL_UNUSABLE',
+      'DISK_UNUSABLE',
       `Calls of ${name} cannot be rate-limited: the folder ${directory} is not usable. ` +
         'Remove it, or name another temporary directory with TMPDIR for all processes of this user',
       { cause },

@@ -84,7 +84,7 @@ export interface FolderFile extends AsyncDisposable {
  * Opens a file below a folder for reading. A symbolic link may lead to another place within the folder; one that leads
  * out is refused. The folder itself may be reached through links. Opening something that is not a regular file does not
  * wait for a writer; the caller checks `stats`.
- * @throws TidemarkError SOURCE_OUTSIDE_FOLDER, and errors of the file system unchanged.
+ * @throws TidemarkError SOURCE_REFUSED, and errors of the file system unchanged.
  */
 export async function openInFolder(folder: string, path: string): Promise<FolderFile> {
   const real = await resolved(folder, path);
@@ -117,7 +117,10 @@ async function resolved(folder: string, path: string): Promise<string> {
 /** Names the link, never its target. */
 function outside(folder: string, path: string): TidemarkError {
   const message = `${path} leads out of ${folder} through a symbolic link`;
-  return new TidemarkError('SOURCE_OUTSIDE_FOLDER', message, { details: { path, folder } });
+  return new TidemarkError('SOURCE_REFUSED', message, {
+    details: { path, folder },
+    remedy: 'Put the file itself into the folder, or point the setting at the folder that holds it.',
+  });
 }
 
 // ---- documents below a `file://` base --------------------------------------------------------------------------------
@@ -225,7 +228,10 @@ async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Prom
   const folder = root === undefined ? dirname(path) : localPath(root);
   const opened = await openInFolder(folder, path).catch(async (cause) => {
     if (cause instanceof TidemarkError) {
-      throw new TidemarkError(cause.code, cause.message, { details: { document, ...cause.details } });
+      throw new TidemarkError(cause.code, cause.message, {
+        details: { document, ...cause.details },
+        remedy: cause.remedy,
+      });
     }
     if (!isMissing(cause)) throw unreadable(url, path, cause);
     throw await missing(url, path);
@@ -241,7 +247,7 @@ async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Prom
   if (bytes > maxBytes) {
     const message = `${path} is larger than ${limitName} allows (${maxBytes} bytes)`;
     const details = { document, path, limit: limitName, maxBytes, bytes };
-    await refuse(new TidemarkError('SOURCE_TOO_LARGE', message, { details }));
+    await refuse(new TidemarkError('SOURCE_DOCUMENT_INVALID', message, { details }));
   }
   return opened;
 }

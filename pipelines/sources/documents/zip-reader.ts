@@ -29,8 +29,8 @@ export interface ArchiveMember {
   readonly unpackedBytes: number | null;
   readonly crc32: number | null;
   /**
-   * The content in chunks of up to 512 KiB. Reading to the end verifies it: a fault throws SOURCE_TRUNCATED,
-   * SOURCE_ARCHIVE_INVALID or SOURCE_TOO_LARGE before the iteration ends. Leaving early closes the file. Each call
+   * The content in chunks of up to 512 KiB. Reading to the end verifies it: a fault throws SOURCE_UNREACHABLE or
+   * SOURCE_DOCUMENT_INVALID before the iteration ends. Leaving early closes the file. Each call
    * starts again.
    */
   stream(signal?: AbortSignal): AsyncIterable<Buffer>;
@@ -46,7 +46,7 @@ const LOCAL_HEADER = Buffer.from('PK\x03\x04', 'latin1');
 /** The end record, its longest comment, and the zip64 locator before it. */
 const MAX_END_BYTES = 22 + 0xffff + 20;
 
-/** @throws TidemarkError SOURCE_ARCHIVE_INVALID, SOURCE_TRUNCATED, SOURCE_EMPTY, SOURCE_TOO_LARGE, SOURCE_NOT_FOUND. */
+/** @throws TidemarkError SOURCE_DOCUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_NOT_FOUND. */
 export async function openZipMember(options: ZipReaderOptions): Promise<ArchiveMember> {
   const { path, expectedName, maxUnpackedBytes } = options;
   await checkEnds(options);
@@ -126,9 +126,13 @@ async function* unpack(options: ZipReaderOptions, packed: Packed): AsyncGenerato
     throw invalid(options, `has ${packed.packedBytes - inflate.bytesWritten} bytes after the end of its data`);
   if (declared === undefined) return;
   if (produced < declared.bytes) {
-    throw new TidemarkError('SOURCE_TRUNCATED', `${shown(options)} ends after ${produced} of ${declared.bytes} bytes`, {
-      details: details(options, { bytes: produced, declaredBytes: declared.bytes }),
-    });
+    throw new TidemarkError(
+      'SOURCE_UNREACHABLE',
+      `${shown(options)} ends after ${produced} of ${declared.bytes} bytes`,
+      {
+        details: details(options, { bytes: produced, declaredBytes: declared.bytes }),
+      },
+    );
   }
   if (crc !== declared.crc)
     throw invalid(options, `has CRC ${hex(crc)}, but its directory states ${hex(declared.crc)}`);
@@ -151,7 +155,7 @@ async function checkEnds(options: ZipReaderOptions): Promise<void> {
   if (tail.includes(END_OF_DIRECTORY)) return;
   if (!head.equals(LOCAL_HEADER)) throw invalid(options, 'is not a zip');
   throw new TidemarkError(
-    'SOURCE_TRUNCATED',
+    'SOURCE_UNREACHABLE',
     `${shown(options)} was truncated after ${size} bytes: the zip has no end record`,
     {
       details: details(options, { bytes: size }),
@@ -240,7 +244,7 @@ async function closed(file: ReadStream | undefined): Promise<void> {
 function unpackingFault(options: ZipReaderOptions, cause: unknown, produced: number): TidemarkError {
   const code = (cause as NodeJS.ErrnoException).code ?? '';
   if (code === 'Z_BUF_ERROR')
-    return new TidemarkError('SOURCE_TRUNCATED', `${shown(options)} ends in the middle of its data`, {
+    return new TidemarkError('SOURCE_UNREACHABLE', `${shown(options)} ends in the middle of its data`, {
       details: details(options, { bytes: produced }),
     });
   return code.startsWith('Z_') ? invalid(options, 'cannot be unpacked', cause) : fileFault(options, cause);
@@ -256,14 +260,18 @@ function fileFault(options: ZipReaderOptions, cause: unknown): TidemarkError {
 
 function tooLarge(options: ZipReaderOptions, bytes: number): TidemarkError {
   const { maxUnpackedBytes } = options;
-  return new TidemarkError('SOURCE_TOO_LARGE', `${shown(options)} unpacks to more than ${maxUnpackedBytes} bytes`, {
-    details: details(options, { maxBytes: maxUnpackedBytes, bytes }),
-  });
+  return new TidemarkError(
+    'SOURCE_DOCUMENT_INVALID',
+    `${shown(options)} unpacks to more than ${maxUnpackedBytes} bytes`,
+    {
+      details: details(options, { maxBytes: maxUnpackedBytes, bytes }),
+    },
+  );
 }
 
 function largerThanDeclared(options: ZipReaderOptions, declaredBytes: number): TidemarkError {
   return new TidemarkError(
-    'SOURCE_TOO_LARGE',
+    'SOURCE_DOCUMENT_INVALID',
     `${shown(options)} unpacks to more than the ${declaredBytes} bytes it declares`,
     {
       details: details(options, { limit: 'declared size', maxBytes: declaredBytes }),
@@ -272,11 +280,14 @@ function largerThanDeclared(options: ZipReaderOptions, declaredBytes: number): T
 }
 
 function invalid(options: ZipReaderOptions, what: string, cause?: unknown): TidemarkError {
-  return new TidemarkError('SOURCE_ARCHIVE_INVALID', `${shown(options)} ${what}`, { details: details(options), cause });
+  return new TidemarkError('SOURCE_DOCUMENT_INVALID', `${shown(options)} ${what}`, {
+    details: details(options),
+    cause,
+  });
 }
 
 const empty = (options: ZipReaderOptions) =>
-  new TidemarkError('SOURCE_EMPTY', `${shown(options)} is empty (0 bytes)`, { details: details(options) });
+  new TidemarkError('SOURCE_DOCUMENT_INVALID', `${shown(options)} is empty (0 bytes)`, { details: details(options) });
 
 const shown = (options: ZipReaderOptions) => options.document ?? basename(options.path);
 const details = (options: ZipReaderOptions, more: ErrorDetails = {}): ErrorDetails => ({

@@ -104,6 +104,7 @@ function reading<T>(issuer: Issuer, name: string, read: () => T): T {
     const details = { fund: issuer.ticker, source_id: issuer.sourceId, document: name };
     throw new TidemarkError(error.code, `${describe(issuer, name)}: ${error.message}`, {
       details,
+      remedy: error.remedy,
       cause: error.cause,
     });
   }
@@ -122,15 +123,15 @@ function captureOf(issuer: Issuer, text: string, { atMs, askedDay, filedDay }: S
 
 function withoutData(day: string | undefined, atMs: number): Capture {
   if (day === undefined) {
-    throw new TidemarkError('SOURCE_EMPTY', 'the issuer says that it has no data, and no day was requested');
+    throw new TidemarkError('SOURCE_DOCUMENT_INVALID', 'the issuer says that it has no data, and no day was requested');
   }
   const ageDays = Math.floor((atMs - parseDay(day)!) / DAY_MS);
   if (ageDays >= NO_DATA_AFTER_DAYS) return { asOf: day, events: [] };
-  throw new TidemarkError('SOURCE_EMPTY', `the issuer has no data for ${day} yet`);
+  throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `the issuer has no data for ${day} yet`);
 }
 
 function textOf(bytes: Uint8Array): string {
-  if (bytes.length === 0) throw new TidemarkError('SOURCE_EMPTY', 'the document is empty');
+  if (bytes.length === 0) throw new TidemarkError('SOURCE_DOCUMENT_INVALID', 'the document is empty');
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch (cause) {
@@ -138,7 +139,7 @@ function textOf(bytes: Uint8Array): string {
   }
 }
 
-const outside = (what: string) => new TidemarkError('SOURCE_OUTSIDE_PARTITION', what);
+const outside = (what: string) => new TidemarkError('SOURCE_DOCUMENT_INVALID', what);
 const describe = ({ ticker, sourceId }: Issuer, name: string) => `${ticker} (${sourceId}), document ${name}`;
 
 export interface FolderDocument {

@@ -65,6 +65,7 @@ export async function loadDocument(
     if (!(error instanceof TidemarkError)) throw error;
     throw new TidemarkError(error.code, `${issuer.ticker}: ${error.message}`, {
       details: { ...error.details, fund: issuer.ticker, source_id: issuer.sourceId },
+      remedy: error.remedy,
       cause: error.cause,
     });
   }

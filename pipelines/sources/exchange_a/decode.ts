@@ -80,7 +80,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
     this.#feeder.finish();
     if (!this.#frames.window) {
       const { document } = this.#options;
-      throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
+      throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `${document} holds no rows`, { details: { document } });
     }
     this.#endPartition();
     return this.#frames.take();
@@ -105,7 +105,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
     // The splitter refuses a longer line that comes in pieces.
     if (end - from > MAX_ROW_BYTES + 1) throw this.reader.tooLong();
     if (names.length !== COLUMNS.length || !names.every(known)) {
-      throw this.reader.fault('SOURCE_ROW_INVALID', `the header must name the columns ${COLUMNS.join(', ')}`);
+      throw this.reader.fault(`the header must name the columns ${COLUMNS.join(', ')}`);
     }
     return end + 1;
   }
@@ -149,7 +149,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
     }
     const { lastId } = this.#frames;
     if (lastId >= 0 && id !== lastId + 1) {
-      throw reader.fault('SOURCE_SEQUENCE_BROKEN', `the id is ${id}, expected ${lastId + 1}`, { found: id });
+      throw reader.fault(`the id is ${id}, expected ${lastId + 1}`, { found: id });
     }
     this.#frames.row(id, ms);
     addTo(this.#priceTotal, priceUnits, price);
@@ -174,7 +174,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
     if (this.#frames.window) {
       if (dayStart < this.#fromMs) {
         const why = `the row belongs to ${dayKey(ms)}, but a row of a later day precedes it`;
-        throw this.reader.fault('SOURCE_OUTSIDE_PARTITION', why, { time_ms: ms });
+        throw this.reader.fault(why, { time_ms: ms });
       }
       this.#endPartition();
     }

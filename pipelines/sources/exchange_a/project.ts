@@ -56,7 +56,7 @@ export class ExchangeARowProjector extends TradeRows {
 
     const { seconds, copy } = this;
     const second = seconds.bucket(ms);
-    if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
+    if (second < 0) throw new TidemarkError('LOG_DAMAGED', `Trade ${id} at ${ms} ms is outside its partition`);
     seconds.price(second, id, this.#price.value);
     seconds.quantity(second, this.#quantity, raw, quantityStart);
     seconds.quote(second, this.#quote, raw, quoteStart);

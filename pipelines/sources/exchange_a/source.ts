@@ -70,7 +70,7 @@ export interface ExchangeAFile extends FetchedDocument {
 const MAX_MISMATCHES = 3;
 
 /**
- * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`; each with
+ * @throws TidemarkError SOURCE_DOCUMENT_INVALID, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`; each with
  * `document` in its details.
  */
 export async function fetchExchangeAFile(options: ExchangeAFetchOptions): Promise<ExchangeAFile> {
@@ -114,7 +114,7 @@ async function fetchChecksum(
   const limits = { root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log };
   const text = await fetchText({ ...limits, url: document.checksumUrl, headers }).catch((cause) => {
     if (!(cause instanceof TidemarkError) || cause.code !== 'SOURCE_NOT_FOUND') throw named(cause, document);
-    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, 'has no checksum beside it', cause);
+    throw checksumFault('SOURCE_DOCUMENT_INVALID', document, 'has no checksum beside it', cause);
   });
   return parseChecksum(text, document);
 }
@@ -173,7 +173,7 @@ export function parseChecksum(text: string, document: ExchangeADocument): string
     const what = isUnknownForm
       ? 'in a form that is not known (known are "HEX  NAME" and "SHA256 (NAME) = HEX")'
       : 'that holds no sha256';
-    throw refused('SOURCE_CHECKSUM_MISSING', what);
+    throw refused('SOURCE_DOCUMENT_INVALID', what);
   }
   const isUnnamed = written.length === 1 && lines[0].path === undefined;
   const own = isUnnamed ? lines : lines.filter(({ path }) => nameIn(path) === document.name);
@@ -186,7 +186,7 @@ export function parseChecksum(text: string, document: ExchangeADocument): string
   const stated = own.filter(({ isSha256 }) => isSha256);
   if (stated.length === 0) {
     const what = `that states a digest of ${own[0].digest.length} digits of it, which is no sha256`;
-    throw refused('SOURCE_CHECKSUM_MISSING', what);
+    throw refused('SOURCE_DOCUMENT_INVALID', what);
   }
   // Of several paths that end in its name, one without a folder is the document beside the checksum file.
   const beside = stated.filter(({ path }) => path === document.name);
@@ -208,18 +208,25 @@ function mismatch(
   );
 }
 
-type ChecksumCode = 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH';
+type ChecksumCode = 'SOURCE_DOCUMENT_INVALID' | 'SOURCE_CHECKSUM_MISMATCH';
 
 function checksumFault(code: ChecksumCode, document: ExchangeADocument, what: string, cause?: unknown): TidemarkError {
   const details = { ...detailsOf(document), checksumUrl: displayUrl(document.checksumUrl) };
-  return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
+  return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, {
+    details,
+    remedy:
+      code === 'SOURCE_DOCUMENT_INVALID'
+        ? 'Ask the vendor for the checksum that it publishes beside each document.'
+        : undefined,
+    cause,
+  });
 }
 
 /** Names the document in an error about its checksum file. */
 function named(cause: unknown, document: ExchangeADocument): unknown {
   if (!(cause instanceof TidemarkError)) return cause;
   const details = { ...cause.details, document: document.name };
-  return new TidemarkError(cause.code, cause.message, { details, cause: cause.cause });
+  return new TidemarkError(cause.code, cause.message, { details, remedy: cause.remedy, cause: cause.cause });
 }
 
 const detailsOf = (document: ExchangeADocument): ErrorDetails => ({
@@ -244,7 +251,7 @@ function rangeOf(period: string): Pick<ExchangeADocument, 'granularity' | 'start
 async function publishedChecksum(options: ExchangeAFetchOptions): Promise<string | undefined> {
   return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {}).catch(
     (error) => {
-      if (codeOf(error) === 'SOURCE_CHECKSUM_MISSING' && codeOf(error.cause) === 'SOURCE_NOT_FOUND') return undefined;
+      if (codeOf(error) === 'SOURCE_DOCUMENT_INVALID' && codeOf(error.cause) === 'SOURCE_NOT_FOUND') return undefined;
       throw error;
     },
   );

@@ -82,7 +82,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     this.#feeder.finish();
     if (this.#frames.rows === 0) {
       const { document } = this.#options;
-      throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
+      throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `${document} holds no rows`, { details: { document } });
     }
     this.#frames.end({
       gaps: this.#frames.lastId - this.#firstId + 1 - this.#frames.rows,
@@ -145,7 +145,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const sizeUnits = reader.units;
     const quote = this.#price.times(reader, buffer);
     if (quote >= MAX_VALUE) {
-      throw reader.fault('SOURCE_ROW_INVALID', `price x size must be below ${MAX_VALUE_TEXT}, found ${quote}`);
+      throw reader.fault(`price x size must be below ${MAX_VALUE_TEXT}, found ${quote}`);
     }
     const timeStart = reader.next(buffer, 4);
     const ms = reader.integer(buffer, timeStart, 5, 20);
@@ -189,12 +189,12 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   #dropRepeat(buffer: Buffer, start: number, end: number, id: number): void {
     if (id < this.#frames.lastId) {
       const why = `the id is ${id}, below the id ${this.#frames.lastId} before it`;
-      throw this.reader.fault('SOURCE_SEQUENCE_BROKEN', why, { found: id });
+      throw this.reader.fault(why, { found: id });
     }
     const last = this.#lastStart + this.#lastLength;
     if (this.#last.compare(buffer, start, end, this.#lastStart, last) !== 0) {
       const why = `the id ${id} repeats that of the row before, but the content differs`;
-      throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: id });
+      throw this.reader.fault(why, { found: id });
     }
     this.#repeats++;
     this.#frames.drop();

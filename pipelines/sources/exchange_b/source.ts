@@ -55,7 +55,7 @@ export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
 
 /**
  * @returns undefined for a document that is still the one with these validators.
- * @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LINK_INVALID, and those of `fetchDocument`.
+ * @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LAYOUT_UNKNOWN, and those of `fetchDocument`.
  */
 async function fetchExchangeBFile(
   options: ExchangeBFetchOptions,
@@ -155,8 +155,9 @@ async function resolveLink(
   const { location, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
   const form = linkFormOf(location);
   const fault = (why: string, cause?: unknown) =>
-    new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why} when asked for ${name}`, {
+    new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `${displayUrl(location)} ${why} when asked for ${name}`, {
       details: { document: name, url: displayUrl(location) },
+      remedy: 'The link endpoint did not return a link of the requested document; check its URL setting.',
       cause,
     });
   const answer = await fetchAnswer({
@@ -165,7 +166,7 @@ async function resolveLink(
     ...form.request(options),
     beforeAttempt: () => waitForRateLimit({ name: `${location.origin}${location.pathname}`, spacingMs, signal }),
   }).catch((cause) => {
-    if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE')
+    if (cause instanceof TidemarkError && cause.code === 'SOURCE_DOCUMENT_INVALID')
       throw fault('sent too long an answer', cause);
     throw cause;
   });

@@ -105,9 +105,13 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     // Copied, because the decompressor reuses the chunk.
     const held = this.#held.open(buffer.subarray(start, to));
     if (this.#held.bytes > maxHeldBytes) {
-      throw new TidemarkError('SOURCE_TOO_LARGE', `${document} has more rows than are sorted (${maxHeldBytes} bytes)`, {
-        details: { document, maxBytes: maxHeldBytes },
-      });
+      throw new TidemarkError(
+        'SOURCE_DOCUMENT_INVALID',
+        `${document} has more rows than are sorted (${maxHeldBytes} bytes)`,
+        {
+          details: { document, maxBytes: maxHeldBytes },
+        },
+      );
     }
     const rows = this.#rows;
     rows.begin?.();
@@ -129,7 +133,7 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     this.#feeder.finish();
     const { document } = this.#options;
     if (this.#held.rows === 0) {
-      throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
+      throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `${document} holds no rows`, { details: { document } });
     }
     this.#held.end();
     yield* this.#certainRows();
@@ -178,7 +182,7 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     if (twin.buffer.compare(row.buffer, row.from, row.to, twin.from, twin.to) === 0) return;
     this.reader.line = row.line;
     const why = `the id ${row.id} repeats that of line ${twin.line}, but the content differs`;
-    throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: row.id });
+    throw this.reader.fault(why, { found: row.id });
   }
 }
 

@@ -68,7 +68,7 @@ export class SpotRowProjector extends TradeRows {
 
     const { seconds, copy } = this;
     const second = seconds.bucket(ms);
-    if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
+    if (second < 0) throw new TidemarkError('LOG_DAMAGED', `Trade ${id} at ${ms} ms is outside its partition`);
     const quote = this.#quote;
     const price = this.#price.value;
     quote.multiply(raw, this.#price, priceStart, this.#volume, volumeStart);

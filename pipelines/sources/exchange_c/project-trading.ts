@@ -69,7 +69,7 @@ export class TradingRowProjector extends TradeRows {
 
     const { seconds, copy } = this;
     const second = seconds.bucket(ms);
-    if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
+    if (second < 0) throw new TidemarkError('LOG_DAMAGED', `Trade ${id} at ${ms} ms is outside its partition`);
     seconds.price(second, id, this.#price.value);
     seconds.quantity(second, this.#size, raw, sizeStart);
     seconds.quote(second, number, raw, foreignStart);

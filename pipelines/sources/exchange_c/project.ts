@@ -38,7 +38,7 @@ export class ExchangeCRows implements FoldingProjector {
     const { symbol } = constants;
     if (layout === 'spot' && symbol !== undefined) return new SpotRowProjector(this.#window, symbol);
     throw new TidemarkError(
-      'LOG_FRAME_CORRUPT',
+      'LOG_DAMAGED',
       `A frame holds rows of the layout ${JSON.stringify(layout)}, with ${symbol === undefined ? 'no' : 'a'} symbol: none that is read`,
     );
   }

@@ -35,7 +35,7 @@ export class ScratchRuns implements Disposable {
 
   /**
    * Sorts the run and writes its rows, each with an LF. The file is opened for the first.
-   * @throws TidemarkError SPOOL_UNUSABLE
+   * @throws TidemarkError DISK_UNUSABLE
    */
   write(run: RowRun): void {
     this.#file ??= this.#open();
@@ -65,7 +65,7 @@ export class ScratchRuns implements Disposable {
     try {
       for (let done = 0; done < bytes.length; ) done += writeSync(this.#file!, bytes, done);
     } catch (cause) {
-      throw new TidemarkError('SPOOL_UNUSABLE', 'The spool folder does not take the rows of a day that are sorted', {
+      throw new TidemarkError('DISK_UNUSABLE', 'The spool folder does not take the rows of a day that are sorted', {
         cause,
       });
     }

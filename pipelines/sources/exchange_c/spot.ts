@@ -107,7 +107,7 @@ export class SpotRows implements DayRows {
     const foreign = this.#price.times(reader, buffer);
     const gross = this.#price.times(reader, buffer, GROSS_TENS);
     if (foreign >= MAX_VALUE) {
-      throw reader.fault('SOURCE_ROW_INVALID', `price x volume must be below ${MAX_VALUE_TEXT}, found ${foreign}`);
+      throw reader.fault(`price x volume must be below ${MAX_VALUE_TEXT}, found ${foreign}`);
     }
     const side = reader.word(buffer, reader.next(buffer, 3), 4, TAKER_SIDES);
     if (reader.columns.length > COLUMNS.length) this.#rpi(buffer, reader.next(buffer, 4));

@@ -31,7 +31,7 @@ export const MISSING = '.';
  * Rows by vintage, ascending; observation dates ascend within a vintage. Windows of vintages may be passed one after
  * another: a value that a window repeats from the one before is not a change.
  * @param before the last values before these observations, by date; it is updated.
- * @throws TidemarkError SOURCE_ROW_CONFLICT if a date has two different values from the same day on.
+ * @throws TidemarkError SOURCE_DOCUMENT_INVALID if a date has two different values from the same day on.
  */
 export function vintagesOf(
   observations: readonly Observation[],
@@ -44,7 +44,7 @@ export function vintagesOf(
     const { realtimeStart, date, value } = observation;
     if (last?.date === date && last.realtimeStart === realtimeStart && !sameValue(last.value, value)) {
       const values = `${last.value} and ${value}`;
-      throw new TidemarkError('SOURCE_ROW_CONFLICT', `${date} has two values from ${realtimeStart} on: ${values}`);
+      throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `${date} has two values from ${realtimeStart} on: ${values}`);
     }
     last = observation;
     const previous = before.get(date);

@@ -138,7 +138,7 @@ export abstract class TradeRows implements FoldingProjector {
 
   /**
    * Reads the event at `start`, in whatever way it is written. @returns the position of the next.
-   * @throws TidemarkError LOG_FRAME_CORRUPT
+   * @throws TidemarkError LOG_DAMAGED
    */
   protected abstract row(raw: Buffer, start: number): number;
 

@@ -3,7 +3,7 @@
  * (row-scanner.ts) leaves. Its errors name document, line, column and value. It works on bytes instead of strings: where the vendor
  * writes all rows in an unusual way, it reads every row of a day.
  */
-import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
 import type { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { knownText } from '../../../shared/proof/row-hash.ts';
 
@@ -289,7 +289,7 @@ export class RowReader {
   }
 
   tooLong(): TidemarkError {
-    return this.fault('SOURCE_ROW_INVALID', `the row is longer than ${MAX_ROW_BYTES} bytes`);
+    return this.fault(`the row is longer than ${MAX_ROW_BYTES} bytes`);
   }
 
   columnCount(buffer: Buffer, inRow: number): TidemarkError {
@@ -297,14 +297,16 @@ export class RowReader {
     const end = buffer.indexOf(LF, inRow);
     const row = buffer.toString('latin1', start, end < 0 ? buffer.length : end);
     const found = row.split(',').length;
-    return this.fault('SOURCE_ROW_INVALID', `the row has ${found} columns, expected ${this.columns.length}`, { found });
+    return this.fault(`the row has ${found} columns, expected ${this.columns.length}`, {
+      found,
+    });
   }
 
   badCell(buffer: Buffer, start: number, column: number, rule: string): TidemarkError {
     let end = start;
     while (end < buffer.length && end - start < 40 && ![COMMA, LF, CR].includes(buffer[end])) end++;
     const value = buffer.toString('latin1', start, end);
-    return this.fault('SOURCE_ROW_INVALID', `${this.columns[column]} ${rule}, found ${JSON.stringify(value)}`, {
+    return this.fault(`${this.columns[column]} ${rule}, found ${JSON.stringify(value)}`, {
       column: this.columns[column],
       found: value,
     });
@@ -314,14 +316,16 @@ export class RowReader {
   outside(ms: number, day: string): TidemarkError {
     const at = new Date(ms);
     const shown = Number.isNaN(at.getTime()) ? `${ms} ms` : at.toISOString();
-    return this.fault('SOURCE_OUTSIDE_PARTITION', `the time ${shown} is outside the document's ${day}`, {
+    return this.fault(`the time ${shown} is outside the document's ${day}`, {
       time_ms: ms,
     });
   }
 
-  fault(code: ErrorCode, why: string, details: Record<string, string | number> = {}): TidemarkError {
+  fault(why: string, details: Record<string, string | number> = {}): TidemarkError {
     const { document, line } = this;
-    return new TidemarkError(code, `${document}, line ${line}: ${why}`, { details: { document, line, ...details } });
+    return new TidemarkError('SOURCE_DOCUMENT_INVALID', `${document}, line ${line}: ${why}`, {
+      details: { document, line, ...details },
+    });
   }
 }
 
@@ -402,7 +406,7 @@ const SHOWN_BYTES = 120;
 /**
  * Reads the header row and gives its columns to the reader; rows must have as many.
  * @returns the start of the second line.
- * @throws TidemarkError SOURCE_ROW_INVALID; its message names the expected columns.
+ * @throws TidemarkError SOURCE_DOCUMENT_INVALID; its message names the expected columns.
  */
 export function readHeader(
   reader: RowReader,
@@ -418,7 +422,7 @@ export function readHeader(
   if (columns === undefined) {
     const expected = known.map((names) => names.join(',')).join(' or ');
     const found = JSON.stringify(text.slice(0, SHOWN_BYTES));
-    throw reader.fault('SOURCE_ROW_INVALID', `the header must be ${expected}, found ${found}`, { found: text });
+    throw reader.fault(`the header must be ${expected}, found ${found}`, { found: text });
   }
   reader.columns = columns;
   return end + 1;
@@ -427,7 +431,7 @@ export function readHeader(
 /** The publisher validates rows before it frames them, so an unreadable row means a corrupt frame. */
 export function malformed(raw: Buffer, start: number): TidemarkError {
   const row = raw.toString('latin1', start, Math.min(raw.length, start + 80)).split('\n')[0];
-  return new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds a row that is not a trade: ${JSON.stringify(row)}`);
+  return new TidemarkError('LOG_DAMAGED', `A frame holds a row that is not a trade: ${JSON.stringify(row)}`);
 }
 
 /**
@@ -435,5 +439,5 @@ export function malformed(raw: Buffer, start: number): TidemarkError {
  */
 export function checkRowCount(raw: Buffer, rows: number, minRowBytes: number): void {
   if (Number.isInteger(rows) && rows >= 1 && rows * minRowBytes <= raw.length) return;
-  throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame of ${raw.length} bytes cannot hold ${rows} trades`);
+  throw new TidemarkError('LOG_DAMAGED', `A frame of ${raw.length} bytes cannot hold ${rows} trades`);
 }

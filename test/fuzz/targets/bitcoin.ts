@@ -35,7 +35,7 @@ import { refusal, same, type Target, Wrong } from '../target.ts';
 
 const SHARED = join(import.meta.dirname, '../../../../shared/data/bitcoin');
 const CHAIN = 'regtest';
-const fail = (message: string) => new TidemarkError('NODE_BLOCK_INVALID', message, { details: {} });
+const fail = (message: string) => new TidemarkError('NODE_ANSWER_INVALID', message, { details: {} });
 
 const key = keyOf('fuzz');
 const spending = encodeTransaction({

@@ -130,19 +130,16 @@ function compare(layout: TradeLayout, day: string, items: readonly DecodedItem[]
   return `accepted${repeats_dropped ? ', repeats' : ''}${facts.gaps > 0 ? ', gaps' : ''}`;
 }
 
-const LOCATED = new Set([
-  'SOURCE_ROW_INVALID',
-  'SOURCE_SEQUENCE_BROKEN',
-  'SOURCE_ROW_CONFLICT',
-  'SOURCE_OUTSIDE_PARTITION',
-]);
+/** What is said of a whole file, which has no line. */
+const OF_THE_FILE = /holds no rows|more rows than are sorted/;
 
 /** A refusal of rows names document and line. */
 function located(error: unknown, document: string, bytes: Buffer | undefined): string {
   const outcome = refusal(error);
   const { code, details, message } = error as TidemarkError;
-  if (!LOCATED.has(code)) return outcome;
   const { line } = details;
+  const isArchive = bytes === undefined && line === undefined;
+  if (code !== 'SOURCE_DOCUMENT_INVALID' || isArchive || OF_THE_FILE.test(message)) return outcome;
   if (!message.includes(`${document}, line ${line}: `) || details.document !== document)
     throw new Wrong(`does not name its line: ${message}`, { cause: error });
   const lines = bytes?.reduce((count, byte) => count + (byte === 10 ? 1 : 0), 1) ?? Number.POSITIVE_INFINITY;

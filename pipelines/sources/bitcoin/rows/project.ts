@@ -12,7 +12,7 @@ import { DERIVED_FACTS, type DerivedDataset, difficultyOf, hashrateOf } from './
 import { decodeHeaderAuxiliary, decodeTransactionAuxiliary } from './prevouts.ts';
 
 const corrupt = (offset: string) => (message: string) =>
-  new TidemarkError('LOG_FRAME_CORRUPT', `The event ${offset} cannot be read: ${message}`);
+  new TidemarkError('LOG_DAMAGED', `The event ${offset} cannot be read: ${message}`);
 
 export const headerRow: RecordRow = ({ offset, payload, auxiliary }) => {
   const fail = corrupt(offset);

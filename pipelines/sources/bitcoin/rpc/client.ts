@@ -217,7 +217,7 @@ class Connection {
       response.on('error', lost).on('data', (piece: Buffer) => {
         if (received.add(piece)) return;
         const message = `The Bitcoin node at ${this.#endpoint} sent more than ${maxBytes} bytes`;
-        giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
+        giveUp(new TidemarkError('NODE_ANSWER_INVALID', message, { details: { max_bytes: maxBytes } }));
       });
       response.on('end', () => {
         if (!keepsBytes) this.#answer = received.reusable;
@@ -241,7 +241,10 @@ class Connection {
     const at = { node: this.#endpoint, status };
     if (UNAUTHORIZED.has(status)) {
       const message = `The Bitcoin node at ${this.#endpoint} refused the user name or password (HTTP ${status})`;
-      throw new TidemarkError('NODE_CREDENTIALS_REFUSED', message, { details: at });
+      throw new TidemarkError('NODE_UNSUITABLE', message, {
+        details: at,
+        remedy: 'Check SVC_BITCOIN_RPC_USER and SVC_BITCOIN_RPC_PASSWORD.',
+      });
     }
     const { read } = this.#reading;
     const taken = status === 200 && read ? this.#read(body, read) : undefined;
@@ -294,7 +297,13 @@ class Connection {
 
   #cut(what: string, cause?: unknown): Retryable {
     const message = `The answer of the Bitcoin node at ${this.#endpoint} was truncated: ${what}`;
-    return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#endpoint }, cause }));
+    return new Retryable(
+      new TidemarkError('NODE_UNREACHABLE', message, {
+        details: { node: this.#endpoint },
+        remedy: 'The connection to the node broke in the middle of an answer; try again.',
+        cause,
+      }),
+    );
   }
 }
 
@@ -387,7 +396,10 @@ function resultOf(answer: unknown, method: string, endpoint: string): unknown {
   const code = Number(error.code);
   const message = `The Bitcoin node at ${endpoint} refused ${method}: ${String(error.message)}`;
   if (code === WARMING_UP) throw new Retryable(new TidemarkError('NODE_UNREACHABLE', message));
-  throw new TidemarkError('NODE_CALL_REFUSED', message, { details: { node: endpoint, method, rpc_code: code } });
+  throw new TidemarkError('NODE_ANSWER_INVALID', message, {
+    details: { node: endpoint, method, rpc_code: code },
+    remedy: 'The message gives the reason for which the node refused the call.',
+  });
 }
 
 /** Decodes a credential of the URL. @throws TidemarkError CONFIGURATION_INVALID, which does not repeat it */

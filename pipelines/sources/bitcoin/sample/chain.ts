@@ -375,7 +375,7 @@ export class SampleChain {
     const calls = blocks.map(({ raw }) => ({ method: 'submitblock', params: [raw.toString('hex')] }));
     for (const [index, verdict] of (await this.#rpc.batch(calls)).entries()) {
       if (verdict === null || verdict === 'inconclusive') continue;
-      throw new TidemarkError('NODE_CALL_REFUSED', `The node refused block ${first + index}: ${String(verdict)}`);
+      throw new TidemarkError('NODE_ANSWER_INVALID', `The node refused block ${first + index}: ${String(verdict)}`);
     }
   }
 
@@ -406,7 +406,7 @@ export class SampleChain {
       errors?: unknown;
     };
     if (!signed.complete) {
-      throw new TidemarkError('NODE_CALL_REFUSED', `The node cannot sign: ${JSON.stringify(signed.errors)}`);
+      throw new TidemarkError('NODE_ANSWER_INVALID', `The node cannot sign: ${JSON.stringify(signed.errors)}`);
     }
     return { tx: transactionFrom(signed.hex), fee: paying.fee };
   }

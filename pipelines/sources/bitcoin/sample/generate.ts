@@ -163,7 +163,7 @@ export function blockTimes(fromMs: number): number[] {
   return [...times, ...Array.from({ length: LATE_BLOCKS }, (_, index) => toSeconds + (index + 1) * LATE_SECONDS)];
 }
 
-/** @throws TidemarkError STACK_INSTALL_FAILED, STACK_UNSUPPORTED_MACHINE if no node can be installed. */
+/** @throws TidemarkError STACK_INSTALL_FAILED if no node can be installed. */
 export async function startSampleNode(options: {
   /** Created if needed; the caller removes it. */
   readonly directory: string;

@@ -21,7 +21,8 @@ const FORMATS: Readonly<Record<string, AddressFormat>> = {
 
 export function addressFormat(chain: string): AddressFormat {
   const format = FORMATS[chain];
-  if (!format) throw new TidemarkError('SOURCE_ROW_INVALID', `The node's chain ${JSON.stringify(chain)} is unknown`);
+  if (!format)
+    throw new TidemarkError('SOURCE_DOCUMENT_INVALID', `The node's chain ${JSON.stringify(chain)} is unknown`);
   return format;
 }
 
