@@ -3,11 +3,11 @@ import { FairScheduler, PgConnection, type PgConnectionOptions } from './pg-conn
 
 const CONNECT_TIMEOUT_MS = 5000;
 
-export const poolOptions = (url: string, scheduler = new FairScheduler()): PgConnectionOptions => ({
+export const poolOptions = (url: string): PgConnectionOptions => ({
   url,
   name: 'tidemark serving',
   connectTimeoutMs: CONNECT_TIMEOUT_MS,
-  scheduler,
+  scheduler: new FairScheduler(),
 });
 
 export class PgPool implements AsyncDisposable {

@@ -5,7 +5,6 @@ import { auditFolderOf, exportRootOf, proofLogFolderOf } from '../../shared/conf
 import type { Logger } from '../../shared/logger.ts';
 import { readSigner } from '../../shared/proof-log/folder.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import { FairScheduler } from '../db/pg-connection.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { ProofLog } from '../discovery/proof-log.ts';
 import { Reader } from '../read/execute/answer.ts';
@@ -212,7 +211,7 @@ export class ExportService implements AsyncDisposable {
       log.warn('this process runs no exports: set SVC_NATS_EXPORT_URL or SVC_NATS_URL');
       return;
     }
-    const pool = new PgPool(poolOptions(databaseUrl, new FairScheduler(0)));
+    const pool = new PgPool(poolOptions(databaseUrl));
     this.#pool = pool;
     this.#worker = new ExportWorker({
       store,

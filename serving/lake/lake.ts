@@ -11,7 +11,7 @@ import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import { ConnectionLost, FairScheduler } from '../db/pg-connection.ts';
+import { ConnectionLost } from '../db/pg-connection.ts';
 import { ServerFault } from '../db/pg-messages.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { artifactDeps } from '../exports/service.ts';
@@ -165,7 +165,7 @@ export class Lake implements AsyncDisposable {
     await target.readRoot();
     await using opened = new AsyncDisposableStack();
     const catalog = opened.use(await LakeCatalog.open(databaseUrl, target.location));
-    const pool = opened.use(new PgPool(poolOptions(databaseUrl, new FairScheduler(0))));
+    const pool = opened.use(new PgPool(poolOptions(databaseUrl)));
     const writer = await openWriter(options, pool);
     opened.move();
     return new Lake(options, pool, catalog, writer);

@@ -1,14 +1,6 @@
 /** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import {
-  FairScheduler,
-  HOLD_MS,
-  PACE_MS,
-  PgConnection,
-  RECENT_MS,
-  type RowSink,
-  SHORT_MS,
-} from '../../serving/db/pg-connection.ts';
+import { FairScheduler, PgConnection, type RowSink, WAIT_MS } from '../../serving/db/pg-connection.ts';
 import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
@@ -90,50 +82,32 @@ describe('a connection with a long result', () => {
     connection.end();
   });
 
-  /** What the scheduler is told of a connection that opens and runs statements, one after the other. */
-  async function notedOf(texts: readonly string[]) {
+  test('is short until it has taken a slice, and begins and ends with its transaction', async () => {
     const seen: string[] = [];
     class Noted extends FairScheduler {
       #isShort = false;
       override begin(read: object): void {
         this.#isShort = true;
-        seen.push('begins');
+        seen.push('short');
         super.begin(read);
       }
-      override end(read: object, isLong?: boolean): void {
-        if (this.#isShort) seen.push(isLong ? 'is long' : 'ends');
+      override end(read: object): void {
+        if (this.#isShort) seen.push('not');
         this.#isShort = false;
-        super.end(read, isLong);
+        super.end(read);
       }
     }
     const connection = await open(new Noted());
-    const byText: string[][] = [[...seen]];
-    for (const text of texts) {
+    const run = async (text: string) => {
       seen.length = 0;
       await connection.run([{ statement: { text }, sink: new Count() }]);
-      byText.push([...seen]);
-    }
+      return [...seen];
+    };
+    const million = long(new Count())[0].statement.text;
+    expect(await run('select 1')).toEqual(['short', 'not']);
+    expect([await run('begin'), await run('select 1'), await run('commit')]).toEqual([['short'], [], ['not']]);
+    expect([await run('begin'), await run(million), await run('select 1')]).toEqual([['short'], ['not'], []]);
     connection.abandon();
-    return byText;
-  }
-  const million = long(new Count())[0].statement.text;
-
-  // A lone read slept between its own slices, because its first statement had ended before them.
-  test('is not itself the short read that long ones give way to', async () => {
-    expect(await notedOf(['begin', 'select 1', million, 'select 1', 'commit'])).toEqual([
-      [],
-      ['begins'],
-      [],
-      ['is long'],
-      [],
-      [],
-    ]);
-    expect(await notedOf([million])).toEqual([[], ['begins', 'is long']]);
-  });
-
-  test('is short until it has taken a slice: one without any ends with its transaction', async () => {
-    expect(await notedOf(['begin', 'select 1', 'commit'])).toEqual([[], ['begins'], [], ['ends']]);
-    expect(await notedOf(['select 1', 'select 2'])).toEqual([[], ['begins', 'ends'], ['begins', 'ends']]);
   });
 
   test('serves the next statement after one that ended', async () => {
@@ -164,96 +138,43 @@ describe('turns', () => {
     expect(byTurn).toEqual(['a', 'ab', 'abc', 'abc']);
   });
 
-  test('come when the last short result that was awaited has come', () => {
+  test('come when the last short read has ended', () => {
     const scheduler = new FairScheduler();
     const startedAt = performance.now();
     const [first, second] = [{}, {}];
     scheduler.begin(first);
     const seen = waiting(scheduler, 'a', 'b');
-    vi.advanceTimersByTime(HOLD_MS - 2);
+    vi.advanceTimersByTime(WAIT_MS - 2);
     scheduler.begin(second);
     scheduler.end(first);
     vi.advanceTimersByTime(1);
     expect(seen).toEqual([]);
     scheduler.end(second);
     nextTurn();
-    expect([seen, performance.now() - startedAt]).toEqual([['a'], HOLD_MS - 1 + PACE_MS]);
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], WAIT_MS - 1]);
     nextTurn();
     expect([seen, vi.getTimerCount()]).toEqual([['a', 'b'], 0]);
   });
 
-  test('come a while apart as long as short results come, and in the next turn of the loop later', () => {
-    // Not a spy: one that another file restores would leave the timer of this test behind, and setImmediate dead.
-    let nextTurns = 0;
-    const { setImmediate: simulated } = globalThis;
-    Object.assign(globalThis, {
-      setImmediate: (...args: Parameters<typeof setImmediate>) => {
-        nextTurns++;
-        return simulated(...args);
-      },
-    });
+  // A long read slept between its slices, because its own first statement counted as a short read that had ended.
+  test('come at once after short reads have ended, its own first statement or others', () => {
     const scheduler = new FairScheduler();
     const startedAt = performance.now();
-    const small = {};
-    scheduler.begin(small);
-    scheduler.end(small);
-    const times: number[] = [];
-    const next = () => {
-      times.push(performance.now() - startedAt);
-      if (times.length <= RECENT_MS / PACE_MS) scheduler.wait(next);
-    };
-    scheduler.wait(next);
-    vi.advanceTimersByTime(RECENT_MS - 1);
-    expect(times).toEqual(Array.from({ length: RECENT_MS / PACE_MS - 1 }, (_, turn) => (turn + 1) * PACE_MS));
-    expect(nextTurns).toBe(0);
-    vi.runAllTimers();
-    expect([times.length, nextTurns]).toEqual([RECENT_MS / PACE_MS + 1, 1]);
-  });
-
-  // At saturation one turn a millisecond was shared by all long results, and reads waited twice as long.
-  test('come for half of those that wait, however many they are, and for one of two', () => {
-    const scheduler = new FairScheduler();
-    const small = {};
-    scheduler.begin(small);
-    scheduler.end(small);
-    const seen = waiting(scheduler, 'a', 'b', 'c', 'd', 'e', 'f');
-    const counts: number[] = [];
-    for (let turn = 0; turn < 4; turn++) {
-      vi.advanceTimersByTime(PACE_MS);
-      counts.push(seen.length);
-    }
-    expect(counts).toEqual([3, 5, 6, 6]);
-  });
-
-  test('come at once where nobody waits for short results', () => {
-    const scheduler = new FairScheduler(0);
-    const startedAt = performance.now();
-    const small = {};
-    scheduler.begin(small);
-    scheduler.end(small);
+    const [own, other] = [{}, {}];
+    for (const read of [other, own]) scheduler.begin(read);
+    for (const read of [other, own]) scheduler.end(read);
     const seen = waiting(scheduler, 'a');
     nextTurn();
     expect([seen, performance.now() - startedAt]).toEqual([['a'], 0]);
   });
 
-  test('come at once after a result that turned out to be long', () => {
-    const scheduler = new FairScheduler();
-    const startedAt = performance.now();
-    const large = {};
-    scheduler.begin(large);
-    scheduler.end(large, true);
-    const seen = waiting(scheduler, 'a');
-    nextTurn();
-    expect([seen, performance.now() - startedAt]).toEqual([['a'], 0]);
-  });
-
-  test('are not put off by the next short result of a read, which is asked for as soon as the last has come', () => {
+  test('are not put off by the next short read of a connection, which begins as soon as the last has ended', () => {
     const scheduler = new FairScheduler();
     const read = {};
     scheduler.begin(read);
     const seen = waiting(scheduler, 'a');
     nextTurn();
-    for (let step = 1; step < HOLD_MS; step++) {
+    for (let step = 1; step < WAIT_MS; step++) {
       scheduler.end(read);
       scheduler.begin(read);
       vi.advanceTimersByTime(1);
@@ -263,10 +184,10 @@ describe('turns', () => {
     expect(seen).toEqual(['a']);
   });
 
-  test('come after a while, however many short results are awaited', () => {
+  test('come after a while, however many short reads begin', () => {
     const scheduler = new FairScheduler();
     const seen = waiting(scheduler, 'a', 'b');
-    for (let ms = 0; ms < HOLD_MS; ms++) {
+    for (let ms = 0; ms < WAIT_MS; ms++) {
       expect(seen).toEqual([]);
       scheduler.begin({});
       vi.advanceTimersByTime(1);
@@ -276,10 +197,10 @@ describe('turns', () => {
     expect(seen).toEqual(['a', 'b']);
   });
 
-  test('are not held by a result that does not come: it is not short', () => {
+  test('are not held by a read that takes longer: it is not short', () => {
     const scheduler = new FairScheduler();
     scheduler.begin({});
-    vi.advanceTimersByTime(SHORT_MS);
+    vi.advanceTimersByTime(WAIT_MS);
     const seen = waiting(scheduler, 'a');
     nextTurn();
     expect(seen).toEqual(['a']);

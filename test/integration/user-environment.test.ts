@@ -44,7 +44,7 @@ test.each(Object.entries(LIBPQ))('%s does not reach a connection of ours', async
   expect((await pool.query(QUESTION)).rows).toEqual([{ number: 7 }]);
   await pool.end();
   process.env[name] = value;
-  const scheduler = new FairScheduler(0);
+  const scheduler = new FairScheduler();
   const reader = await PgConnection.open({ url, name: 'tidemark test', connectTimeoutMs: 5000, scheduler });
   reader.end();
 });
