@@ -131,13 +131,12 @@ const passwordsNamed = (name: (role: string) => string): Readonly<Record<NatsRol
   publisher: name('PASSWORD'),
   projector: name('PROJECTOR_PASSWORD'),
   reader: name('READER_PASSWORD'),
-  export: name('EXPORT_PASSWORD'),
   operator: name('OPERATOR_PASSWORD'),
 });
 
 /** For a nats-server that the operator runs: its configuration includes this file. */
 const natsAccounts = () =>
-  `# Accounts of the log. Replace the five passwords. Written by \`npm run docs\` from shared/nats/accounts.ts.
+  `# Accounts of the log. Replace the four passwords. Written by \`npm run docs\` from shared/nats/accounts.ts.
 ${accountsConfiguration(passwordsNamed((name) => name))}`;
 
 /** Compose interpolates the server's configuration: `$` is written twice, and passwords are the operator's variables. */

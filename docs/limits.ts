@@ -181,7 +181,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Wait of a finished export for the database', 'ms', 'serving/exports/worker.ts', 'STORE_TIMEOUT_MS'),
     of('Segment of the audit log', 'bytes', 'shared/audit/writer.ts', 'MAX_SEGMENT_BYTES'),
     of('Refused addresses counted separately', '', 'serving/exports/audit.ts', 'MAX_REFUSED_ADDRESSES'),
-    of('Export queue', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
   ],
 };
 

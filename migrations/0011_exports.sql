@@ -1,4 +1,4 @@
--- Exports: what was asked for, how far it has come, what came of it. The queue in the log holds ids alone.
+-- Exports: what was asked for, how far it has come, what came of it. Those that are not over are the queue.
 create table if not exists exports (
   export_id uuid primary key,
   -- Order of submission, whatever clocks say.
@@ -21,7 +21,8 @@ create table if not exists exports (
   fence bigint not null default 0,
   -- Who runs it; null: nobody, it was handed back.
   worker text,
-  heartbeat_at timestamptz,
+  -- When a worker may take it: at once, after the pause before the next try, or when the lease of its worker is over.
+  due_at timestamptz not null default clock_timestamp(),
   crashes integer not null default 0,
   retries integer not null default 0,
   -- Of the latest run: at first as judged at submit.

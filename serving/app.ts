@@ -227,7 +227,6 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, i
   };
   const exportDeps: ExportFileDeps = {
     store: exports.store,
-    queue: exports.queue,
     audit: exports.audit,
     directories: exports.directories,
     limits: exports.limits,

@@ -242,7 +242,6 @@ const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<Dat
 const natsUrlsOf = (settings: Settings, stack: Stack) => ({
   projector: settings.SVC_NATS_PROJECTOR_URL?.href ?? stack.natsProjectorUrl,
   reader: settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
-  export: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
   operator: settings.SVC_NATS_OPERATOR_URL?.href ?? stack.natsOperatorUrl,
 });
 

@@ -1,6 +1,5 @@
 /**
- * Creates the streams of the log and the queue of exports and applies the settings to them, through the operator's
- * account. Has the backlog of a stream projected before anything is published to it.
+ * Creates the streams of the log and applies the settings to them, through the operator's account. Has the backlog of a stream projected before anything is published to it.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
@@ -8,7 +7,6 @@ import type { Catalog } from '../../shared/db/catalog.ts';
 import { codeOf, type ErrorCode, explain, outageCode, type TidemarkError } from '../../shared/errors.ts';
 import { decodeHeader } from '../../shared/frame/codec.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
-import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { CHANGES_STREAM, ensureStream, messageAt, streamInfo, streamOptions } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { verifyCheckpoint } from '../projector/log-reader.ts';
@@ -24,27 +22,6 @@ export async function makeStreams(context: Context, datasets: readonly string[])
   await ensureStream(operator, CHANGES_STREAM, streamOptions(context.settings)).catch((error) =>
     context.log.debug({ fault: explain(error) }, 'the stream of changes cannot be created'),
   );
-}
-
-/**
- * Creates the queue of exports through the operator's account. If that account lacks the right, because only the other
- * accounts are set, the account of exports checks that the queue exists.
- * @throws TidemarkError LOG_MISCONFIGURED if it does not and neither account may create it.
- */
-export async function makeExportQueue(
-  context: Pick<Context, 'settings' | 'natsUrls'>,
-  operator: NatsConnection,
-): Promise<void> {
-  const { settings, natsUrls } = context;
-  const { SVC_EXPORT_LEASE_SECONDS, SVC_STREAM_REPLICAS } = settings;
-  const options = { leaseMs: SVC_EXPORT_LEASE_SECONDS * 1000, replicas: SVC_STREAM_REPLICAS };
-  try {
-    await ensureExportQueue(operator, options);
-  } catch (error) {
-    if (codeOf(error) !== 'LOG_MISCONFIGURED') throw error;
-    await using connection = await connectNats(natsUrls.export, 'tidemark streams');
-    await ensureExportQueue(connection, options);
-  }
 }
 
 export interface StreamFault {
@@ -64,8 +41,6 @@ export async function makeEverything(
     making.catch((error) => {
       faults.push({ stream, code: codeOf(error) ?? outageCode(error), fault: explain(error) });
     });
-  // The smallest first: it takes no part of what others have reserved.
-  await attempt('exports', makeExportQueue(context, operator));
   for (const { key } of fedDatasets()) await attempt(key, ensureStream(operator, key, streamOptions(settings)));
   await attempt(CHANGES_STREAM, ensureStream(operator, CHANGES_STREAM, streamOptions(settings)));
   return faults;

@@ -227,7 +227,7 @@ export const AUDIT_EVENTS = {
   intent: 'export_submit_intent',
   accepted: 'export_submit_accepted',
   rejected: 'export_submit_rejected',
-  /** The export was accepted, but could not be queued. */
+  /** The acceptance is on record, but the database did not confirm it: the export may run or not. */
   failed: 'export_submit_failed',
   transition: 'export_transition',
   cancel: 'export_cancel_requested',

@@ -14,13 +14,11 @@ import { BufferPool } from '../render/response.ts';
 import type { ArtifactDeps } from './artifact/write.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
 import { ExportDirectories } from './files.ts';
-import { QueueConnection } from './queue-connection.ts';
 import { ExportStore, type QueueLimits, type RunFolders } from './store.ts';
 import { ExportWorker, exportRunner } from './worker.ts';
 
 interface SweeperOptions {
   readonly store: ExportStore;
-  readonly queue: QueueConnection;
   readonly directories: ExportDirectories;
   readonly audit: ExportAudit;
   readonly leaseMs: number;
@@ -35,7 +33,7 @@ const MAX_INTERVAL_MS = 30_000;
 const SWEEPS_PER_SEARCH = 20;
 const PAGE_SIZE = 1000;
 
-/** Repairs periodically: queues jobs whose message was lost, deletes expired artifacts, and clears what killed runs left. */
+/** Periodically deletes expired artifacts, and what killed runs left. */
 export class ExportSweeper implements AsyncDisposable {
   readonly #options: SweeperOptions;
   readonly #timer: NodeJS.Timeout;
@@ -58,25 +56,15 @@ export class ExportSweeper implements AsyncDisposable {
     return this.#sweeping;
   }
 
-  /** Each step is taken whatever became of those before it: without the queue, artifacts expire all the same. */
+  /** Each step is taken whatever became of the one before it. */
   async #sweep(): Promise<void> {
-    for (const step of [this.#queueAgain, this.#expire, this.#clear]) {
+    for (const step of [this.#expire, this.#clear]) {
       try {
         await step.call(this);
       } catch (error) {
         this.#options.log.debug({ err: error }, 'a step of the sweep of exports failed; the next sweep tries again');
       }
     }
-  }
-
-  /** The queue ignores an export whose message it still holds. */
-  async #queueAgain(): Promise<void> {
-    const { store, queue, leaseMs } = this.#options;
-    const idle = await store.idle(leaseMs);
-    if (idle.length === 0) return;
-    const connected = await queue.get();
-    await connected.ensure();
-    for (const exportId of idle) await connected.put(exportId);
   }
 
   async #expire(): Promise<void> {
@@ -166,7 +154,6 @@ export function artifactDeps(
 
 export class ExportService implements AsyncDisposable {
   readonly store: ExportStore;
-  readonly queue: QueueConnection;
   readonly audit: ExportAudit;
   readonly directories: ExportDirectories;
   readonly limits: QueueLimits;
@@ -194,28 +181,17 @@ export class ExportService implements AsyncDisposable {
       now: freshness.now,
       keepHead: (chain, sequence, hash) => this.store.noteHead(chain, sequence, hash),
     });
-    this.queue = new QueueConnection({
-      url: (settings.SVC_NATS_EXPORT_URL ?? settings.SVC_NATS_URL)?.href,
-      name: `tidemark exports ${role}`,
-      leaseMs: this.#leaseMs,
-      replicas: settings.SVC_STREAM_REPLICAS,
-      log,
-    });
   }
 
-  /** Runs exports from the queue until disposal. */
+  /** Runs exports until disposal. */
   work(): void {
     const { settings, databaseUrl, rights, freshness, log } = this.#deps;
-    const { store, queue, directories, audit } = this;
-    if (!queue.isConfigured) {
-      log.warn('this process runs no exports: set SVC_NATS_EXPORT_URL or SVC_NATS_URL');
-      return;
-    }
+    const { store, directories, audit } = this;
     const pool = new PgPool(poolOptions(databaseUrl));
     this.#pool = pool;
     this.#worker = new ExportWorker({
       store,
-      queue,
+      databaseUrl,
       directories,
       log,
       concurrency: settings.SVC_EXPORT_MAX_CONCURRENCY,
@@ -224,19 +200,17 @@ export class ExportService implements AsyncDisposable {
       ttlSeconds: settings.SVC_EXPORT_ARTIFACT_TTL_SECONDS,
       run: exportRunner({ ...artifactDeps(settings, { pool, freshness, log }), rights }),
     });
-    this.#sweeper = new ExportSweeper({ store, queue, directories, audit, leaseMs: this.#leaseMs, log });
+    this.#sweeper = new ExportSweeper({ store, directories, audit, leaseMs: this.#leaseMs, log });
   }
 
-  /** Takes no more exports, and gives the running ones back to the queue. */
+  /** Takes no more exports, and gives the running ones back. */
   async stopWork(): Promise<void> {
-    this.queue.stopConnecting();
     await this.#worker?.[Symbol.asyncDispose]();
     await this.#sweeper?.[Symbol.asyncDispose]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.stopWork();
-    await this.queue[Symbol.asyncDispose]();
     await this.#pool?.[Symbol.asyncDispose]();
     await this.audit[Symbol.asyncDispose]();
     await this.store[Symbol.asyncDispose]();

@@ -1,9 +1,9 @@
 /**
- * Exports in the database, the only record of requests and their progress. The table of transitions decides every
- * change of state, under the row's lock; a worker's change counts only under the fence that it holds.
+ * Exports in the database: their requests, their progress, and the queue, which is the rows that are not over. The table of
+ * transitions decides every change of state, under the row's lock; a worker's change counts only under the fence that it holds.
  */
 import type { Pool, PoolClient } from 'pg';
-import { createPool, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
+import { createPool, EXPORT_CHANNEL, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
 import { OWNER } from '../../shared/keys/key.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { writeJson } from '../../shared/strict-json.ts';
@@ -59,7 +59,7 @@ export type ExportOutcome =
   | { readonly kind: 'done'; readonly row: ExportRow }
   /** The table does not allow the event in this state. */
   | { readonly kind: 'refused'; readonly row: ExportRow }
-  /** Another worker runs the export, or has run it since. */
+  /** Another run of the export has begun since. */
   | { readonly kind: 'taken'; readonly row: ExportRow }
   | { readonly kind: 'unknown' };
 
@@ -69,8 +69,15 @@ export interface ExportTransition {
   readonly row: ExportRow;
 }
 
+interface Change {
+  /** Assignments; `$1` and `$2` are taken. */
+  readonly set: string;
+  readonly values: readonly unknown[];
+}
+
 interface StoreOptions {
   readonly databaseUrl: string;
+  /** A worker that is silent for this long counts as dead. */
   readonly leaseMs: number;
   /** Called with every transition before it is committed. It must not throw. */
   readonly onTransition: (transition: ExportTransition) => Promise<void>;
@@ -80,8 +87,11 @@ interface StoreOptions {
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 5000;
 const CONNECTIONS = 4;
-/** A heartbeat later than the clock by more than this was written before the clock was set back. */
+/** A clock is set by less than this all the time. */
 const CLOCK_TOLERANCE_MS = 1000;
+/** Transient faults get a growing pause before the next try. */
+const FIRST_RETRY_MS = 500;
+const MAX_RETRY_MS = 30_000;
 
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
 /** As the index of Idempotency-Key has it. */
@@ -194,45 +204,68 @@ export class ExportStore implements AsyncDisposable {
       );
       const row = rowOf(rows[0]);
       await beforeCommit(row);
+      await client.query(`notify ${EXPORT_CHANNEL}`);
       return { kind: 'accepted', row };
     });
   }
 
-  /** Deletes an export that could not be queued: no caller knows about it. @returns false where a worker has taken it. */
-  async withdraw(exportId: string): Promise<boolean> {
-    const { rowCount } = await this.#pool.query(`delete from exports where export_id = $1 and state = 'queued'`, [
-      exportId,
-    ]);
-    return rowCount !== 0;
-  }
-
-  /** `taken`: a worker with a recent heartbeat runs the export. */
-  async claim(exportId: string, worker: string): Promise<ExportOutcome> {
-    return await this.#step(exportId, 'claim', {
-      // A worker that died and returned under the same name may claim its own export.
-      allows: (row, isAlive) => !isAlive || row.worker === worker,
-      set: `fence = fence + 1, worker = $2, heartbeat_at = clock_timestamp(),
-        crashes = crashes + (case when worker is null or worker = $2 then 0 else 1 end), progress = default`,
-      values: [worker],
+  /**
+   * Takes the next export for a worker. It takes from the key with the fewest running exports the oldest, so that the many
+   * exports of one key delay those of others by one run at most.
+   * @param how.mine exports that this worker runs
+   * @param how.takesOver whether exports of workers count whose lease is over
+   */
+  async take(
+    worker: string,
+    how: { readonly mine: readonly string[]; readonly takesOver: boolean },
+  ): Promise<ExportRow | undefined> {
+    return await this.#transaction(async (client) => {
+      const { rows } = await client.query(
+        `select ${COLUMNS} from exports e
+         where state in ('queued', 'running') and (${isHeldSql('e', '$1')}) is false
+           and export_id <> all ($2::uuid[]) and (worker is null or $3)
+         order by (select count(*) from exports r
+           where r.state = 'running' and r.worker is not null and ${isHeldSql('r', '$1')}
+             and coalesce(r.api_key, '${OWNER}') = coalesce(e.api_key, '${OWNER}')), number
+         limit 1 for update of e skip locked`,
+        [Math.max(this.#options.leaseMs, MAX_RETRY_MS) + CLOCK_TOLERANCE_MS, how.mine, how.takesOver],
+      );
+      if (rows.length === 0) return undefined;
+      return await this.#change(client, rowOf(rows[0]), 'claim', {
+        set: `fence = fence + 1, worker = $3, due_at = clock_timestamp() + $4 * interval '1 ms', progress = default,
+          crashes = crashes + (case when worker is null or worker = $3 then 0 else 1 end)`,
+        values: [worker, this.#options.leaseMs],
+      });
     });
   }
 
   /** @returns whether this run still holds the export. */
   async beat(exportId: string, fence: number, progress: Progress): Promise<boolean> {
     const { rowCount } = await this.#pool.query(
-      `update exports set heartbeat_at = clock_timestamp(), updated_at = greatest(updated_at, ${NOW}), progress = $3
+      `update exports set due_at = clock_timestamp() + $4 * interval '1 ms', progress = $3,
+         updated_at = greatest(updated_at, ${NOW})
        where export_id = $1 and fence = $2 and state = 'running'`,
-      [exportId, fence, JSON.stringify(progress)],
+      [exportId, fence, JSON.stringify(progress), this.#options.leaseMs],
     );
     return rowCount === 1;
   }
 
-  /** @param isRetry whether the run failed and may succeed on another try. */
-  async release(exportId: string, fence: number, isRetry: boolean): Promise<ExportOutcome> {
+  /** Gives an export back to whoever takes it next. */
+  async release(exportId: string, fence: number): Promise<ExportOutcome> {
     return await this.#step(exportId, 'release', {
-      allows: (row) => row.fence === fence,
-      set: 'worker = null, retries = retries + $2',
-      values: [isRetry ? 1 : 0],
+      fence,
+      set: 'worker = null, due_at = clock_timestamp()',
+      values: [],
+    });
+  }
+
+  /** Gives an export back after a run that may succeed on another try, which pauses longer each time. */
+  async retry(exportId: string, fence: number): Promise<ExportOutcome> {
+    return await this.#step(exportId, 'release', {
+      fence,
+      set: `worker = null, retries = retries + 1,
+        due_at = clock_timestamp() + least($3 * 2 ^ least(retries, 20), $4) * interval '1 ms'`,
+      values: [FIRST_RETRY_MS, MAX_RETRY_MS],
     });
   }
 
@@ -248,9 +281,9 @@ export class ExportStore implements AsyncDisposable {
   ): Promise<ExportOutcome> {
     const { artifact, warnings, asOfUtc, ttlSeconds } = result;
     return await this.#step(exportId, 'succeed', {
-      allows: (row) => row.fence === fence,
-      set: `worker = null, artifact = $2, artifact_fence = fence, warnings = $3, as_of_utc = $4, progress = $5,
-        expires_at = ${NOW} + $6 * interval '1 second'`,
+      fence,
+      set: `worker = null, artifact = $3, artifact_fence = fence, warnings = $4, as_of_utc = $5, progress = $6,
+        expires_at = ${NOW} + $7 * interval '1 second'`,
       values: [
         JSON.stringify(artifact),
         JSON.stringify(warnings),
@@ -263,28 +296,17 @@ export class ExportStore implements AsyncDisposable {
 
   async fail(exportId: string, fence: number, code: string, message: string): Promise<ExportOutcome> {
     return await this.#step(exportId, 'fail', {
-      allows: (row) => row.fence === fence,
-      set: 'worker = null, error_code = $2, error_message = $3',
+      fence,
+      set: 'worker = null, error_code = $3, error_message = $4',
       values: [code, message],
     });
   }
 
   async cancel(exportId: string, code: string, message: string): Promise<ExportOutcome> {
     return await this.#step(exportId, 'cancel', {
-      set: 'worker = null, error_code = $2, error_message = $3',
+      set: 'worker = null, error_code = $3, error_message = $4',
       values: [code, message],
     });
-  }
-
-  /** Unfinished exports that nobody runs; their message may be lost. */
-  async idle(olderThanMs: number): Promise<string[]> {
-    const { rows } = await this.#pool.query(
-      `select export_id from exports e where state in ('queued', 'running')
-         and not coalesce(updated_at between clock_timestamp() - $1 * interval '1 ms' and clock_timestamp(), false)
-         and not ${isAliveSql('$2')} order by number limit 1000`,
-      [olderThanMs, this.#options.leaseMs],
-    );
-    return rows.map(({ export_id }) => export_id);
   }
 
   /** A page of the expired artifacts that are not deleted yet, oldest first, above a number. */
@@ -336,31 +358,37 @@ export class ExportStore implements AsyncDisposable {
   async #step(
     exportId: string,
     event: ExportEvent,
-    step: {
-      readonly allows?: (row: ExportRow, isAlive: boolean) => boolean;
-      readonly set: string;
-      readonly values: readonly unknown[];
-    },
+    { fence, ...change }: Change & { /** Undefined: whatever the fence is. */ readonly fence?: number },
   ): Promise<ExportOutcome> {
     return await this.#transaction(async (client) => {
-      const { rows } = await client.query(
-        `select ${COLUMNS}, ${isAliveSql('$2')} as is_alive from exports e where export_id = $1 for update`,
-        [exportId, this.#options.leaseMs],
-      );
+      const { rows } = await client.query(`select ${COLUMNS} from exports e where export_id = $1 for update`, [
+        exportId,
+      ]);
       if (rows.length === 0) return { kind: 'unknown' };
       const before = rowOf(rows[0]);
-      const state = TRANSITIONS[before.state][event];
-      if (state === null) return { kind: 'refused', row: before };
-      if (step.allows && !step.allows(before, rows[0].is_alive)) return { kind: 'taken', row: before };
-      const changed = await client.query(
-        `with e as (update exports set state = $${step.values.length + 2}, updated_at = greatest(updated_at, ${NOW}), ${step.set}
-         where export_id = $1 returning *) select ${COLUMNS} from e`,
-        [exportId, ...step.values, state],
-      );
-      const row = rowOf(changed.rows[0]);
-      await this.#options.onTransition({ event, from: before.state, row });
+      if (TRANSITIONS[before.state][event] === null) return { kind: 'refused', row: before };
+      if (fence !== undefined && fence !== before.fence) return { kind: 'taken', row: before };
+      const row = await this.#change(client, before, event, change);
+      if (event === 'release') await client.query(`notify ${EXPORT_CHANNEL}`);
       return { kind: 'done', row };
     });
+  }
+
+  /** Makes a transition that the table allows. The caller holds the row's lock. */
+  async #change(
+    client: PoolClient,
+    before: ExportRow,
+    event: ExportEvent,
+    { set, values }: Change,
+  ): Promise<ExportRow> {
+    const { rows } = await client.query(
+      `with e as (update exports set state = $2, updated_at = greatest(updated_at, ${NOW}), ${set}
+       where export_id = $1 returning *) select ${COLUMNS} from e`,
+      [before.exportId, TRANSITIONS[before.state][event], ...values],
+    );
+    const row = rowOf(rows[0]);
+    await this.#options.onTransition({ event, from: before.state, row });
+    return row;
   }
 
   async #transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
@@ -382,10 +410,12 @@ export class ExportStore implements AsyncDisposable {
   }
 }
 
-/** A worker runs the export and sent a heartbeat within the lease. A clock that was set back does not keep a dead worker alive. */
-const isAliveSql = (leaseMs: string): string =>
-  `coalesce(e.worker is not null and e.heartbeat_at between clock_timestamp() - ${leaseMs} * interval '1 ms'
-     and clock_timestamp() + ${CLOCK_TOLERANCE_MS} * interval '1 ms', false)`;
+/**
+ * A worker's lease, or the pause before the next try, is not over. One that reaches further than any does was written before
+ * the clock was set back, and holds nothing.
+ */
+const isHeldSql = (row: string, longestMs: string): string =>
+  `${row}.due_at between clock_timestamp() and clock_timestamp() + ${longestMs} * interval '1 ms'`;
 
 /** The queue is not full while a worker is free, since an export then does not wait. */
 export const isFull = ({ queued, running }: QueueLoad, limits: QueueLimits): boolean =>

@@ -1,6 +1,6 @@
 /**
- * Accepts an export: checks the request, the rights and the window; then writes the record of the intent, the row, the record of
- * acceptance, and the message. Nothing is queued without a record, and the caller learns only of exports that are queued.
+ * Accepts an export: checks the request, the rights and the window; then writes the record of the intent, the row, and the record
+ * of acceptance. Nothing is queued without a record, and the caller learns only of exports that are queued.
  */
 
 import { createHash, randomUUID } from 'node:crypto';
@@ -21,7 +21,6 @@ import type { PlanContext } from '../read/plan/context.ts';
 import { provedThrough } from '../read/snapshot/proved-runs.ts';
 import { CoverageProbe, type Session } from '../read/snapshot/session.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
-import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow } from './rows.ts';
 import { type ExportRights, exportProblem, exportRights } from './states.ts';
 import { type ExportStore, isFull, type NewExport, type QueueLimits, type QueueLoad } from './store.ts';
@@ -84,7 +83,6 @@ function notProved(context: PlanContext, warnings: readonly Warning[]): Problem 
 
 export interface SubmitDeps {
   readonly store: ExportStore;
-  readonly queue: QueueConnection;
   readonly audit: ExportAudit;
   readonly inspector: Inspector;
   readonly rights: RightsStore;
@@ -114,7 +112,7 @@ export async function submitExport(
   if (admit) await inspected(inspector.run({ signal, caller }, admit));
   const known =
     idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(caller.name!, idempotencyKey));
-  if (known) return await knownExport(deps, known, requestSha256);
+  if (known) return knownExport(known, requestSha256);
   const mutable = mutableWindowWarning(request.window);
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
   const load = await stored(store.load());
@@ -125,20 +123,20 @@ export async function submitExport(
   const payload = { ...facts, request: writeJson(request.body), request_sha256: requestSha256 };
   await recorded(audit.must(AUDIT_EVENTS.intent, exportId, { ...payload, ...keyFact(idempotencyKey) }));
   const row = newRow(exportId, submission, grant);
-  let isAudited = true;
-  const submitted = await stored(
-    store.submit({ ...row, warnings, asOf }, limits, async () => {
-      await audit.must(AUDIT_EVENTS.accepted, exportId, { ...facts }).catch((error) => {
-        isAudited = false;
-        throw error;
-      });
-    }),
-    () => (isAudited ? undefined : auditProblem),
-  );
+  let acceptance: 'not reached' | 'not recorded' | 'recorded' = 'not reached';
+  const recordAcceptance = async () => {
+    acceptance = 'not recorded';
+    await audit.must(AUDIT_EVENTS.accepted, exportId, { ...facts });
+    acceptance = 'recorded';
+  };
+  const submitted = await store.submit({ ...row, warnings, asOf }, limits, recordAcceptance).catch(async (cause) => {
+    if (acceptance === 'not recorded') throw auditProblem(cause);
+    if (acceptance === 'recorded') await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR' });
+    throw dispatchProblem(cause);
+  });
   if (submitted.kind === 'full') throw queueFull(submitted);
   if (submitted.kind === 'conflict') throw conflict();
-  if (submitted.kind === 'known') return await knownExport(deps, submitted.row, requestSha256);
-  await dispatch(deps, submitted.row.exportId, idempotencyKey !== null);
+  if (submitted.kind === 'known') return knownExport(submitted.row, requestSha256);
   return { row: submitted.row, isNew: true };
 }
 
@@ -165,32 +163,8 @@ function newRow(
   };
 }
 
-/**
- * @param isKept the caller, or another caller at the same moment, can find the export by its key. It then stays, and is queued
- *   when the queue is available again. Without a key it is deleted.
- * @throws Problem EXPORT_DISPATCH_ERROR
- */
-export async function dispatch(
-  { store, queue, audit }: Pick<SubmitDeps, 'store' | 'queue' | 'audit'>,
-  exportId: string,
-  isKept: boolean,
-): Promise<void> {
-  try {
-    await (await queue.get()).put(exportId);
-  } catch (cause) {
-    // If the database is unavailable too, the sweeper finds and queues the row later; no caller waits for it.
-    const isGone = isKept || (await store.withdraw(exportId).catch(() => true));
-    // The queue stored the message although its acknowledgement was lost: a worker has the export.
-    if (!isGone) return;
-    await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR', withdrawn: !isKept });
-    throw new Problem('EXPORT_DISPATCH_ERROR', 'The queue of exports does not answer. Try again later.', { cause });
-  }
-}
-
-async function knownExport(deps: SubmitDeps, row: ExportRow, requestSha256: string) {
+function knownExport(row: ExportRow, requestSha256: string) {
   if (row.requestSha256 !== requestSha256) throw conflict();
-  // The first submission may not have reached the queue.
-  if (row.state === 'queued') await dispatch(deps, row.exportId, true);
   return { row, isNew: false };
 }
 
@@ -227,18 +201,15 @@ async function recorded<T>(work: Promise<T>): Promise<T> {
   }
 }
 
-/** @throws Problem EXPORT_DISPATCH_ERROR for a fault of the database, or the problem that `other` supplies. */
-async function stored<T>(
-  work: Promise<T>,
-  other: () => ((cause: unknown) => Problem) | undefined = () => undefined,
-): Promise<T> {
+const dispatchProblem = (cause: unknown) =>
+  new Problem('EXPORT_DISPATCH_ERROR', 'The database takes no export. Try again later.', { cause });
+
+/** @throws Problem EXPORT_DISPATCH_ERROR */
+async function stored<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (cause) {
-    const make = other();
-    throw make
-      ? make(cause)
-      : new Problem('EXPORT_DISPATCH_ERROR', 'The database of exports does not answer. Try again later.', { cause });
+    throw dispatchProblem(cause);
   }
 }
 

@@ -1,14 +1,14 @@
 /**
- * Takes exports from the queue and runs them. A message only names an export; the database decides whether the export may run
- * and whether a run counts. A worker may be killed at any instant: after a lease without a heartbeat another worker takes its
- * export.
+ * Takes exports from the table and runs them. A worker may be killed at any instant: after a lease without a heartbeat another
+ * worker takes its export. The database decides which run counts.
  */
 
 import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { hostname } from 'node:os';
 import { basename } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { JsMsg } from '@nats-io/jetstream';
+import { connect, EXPORT_CHANNEL } from '../../shared/db/connect.ts';
 import { outageCode } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { openRegular } from '../../shared/regular-file.ts';
@@ -18,10 +18,9 @@ import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts
 import { contractProblem } from '../http/request.ts';
 import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { type Artifact, type ArtifactDeps, ArtifactFault, writeArtifact } from './artifact/write.ts';
-import { type ExportDirectories, isExportId } from './files.ts';
-import type { QueueConnection } from './queue-connection.ts';
+import type { ExportDirectories } from './files.ts';
 import type { ExportRow, Progress, StoredArtifact, StoredFile } from './rows.ts';
-import { exportRights, isFinished, requireGrants } from './states.ts';
+import { exportRights, requireGrants } from './states.ts';
 import type { ExportOutcome, ExportStore } from './store.ts';
 
 /** Codes of exports that failed while they ran, besides the codes of problems. */
@@ -67,7 +66,7 @@ const sentence = (text: string) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 
 interface WorkerOptions {
   readonly store: ExportStore;
-  readonly queue: QueueConnection;
+  readonly databaseUrl: string;
   readonly directories: ExportDirectories;
   readonly concurrency: number;
   readonly leaseMs: number;
@@ -91,15 +90,13 @@ interface RunCall {
   readonly onProgress: (progress: Progress) => void;
 }
 
-/** Duration of one pull from an empty queue; a job that arrives is delivered at once. */
-const PULL_MS = 5000;
+/** A worker looks this often for exports that nobody announces: those of dead workers, and those whose pause is over. */
+const LOOK_MS = 1000;
 /** Heartbeats per lease. */
 const BEATS_A_LEASE = 3;
-/** Transient faults get this many tries, with growing pauses. */
+/** Transient faults get this many tries. */
 const MAX_RETRIES = 20;
-const FIRST_RETRY_MS = 500;
-const MAX_RETRY_MS = 30_000;
-/** Pause before the next try when a store is unavailable. */
+/** Pause before the next try when the database is unavailable. */
 const STORE_RETRY_MS = 300;
 /** A finished artifact waits this long for an unavailable database before its export is given back. */
 const STORE_TIMEOUT_MS = 300_000;
@@ -115,58 +112,74 @@ export class ExportWorker implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #loops: Promise<void>[];
   readonly #running = new Set<string>();
+  /** Resolved at the next announcement of an export. */
+  #announced = Promise.withResolvers<void>();
+  /** Since when the database answers; undefined while it does not. */
+  #reached: number | undefined = Number.NEGATIVE_INFINITY;
 
   constructor(options: WorkerOptions) {
     this.#options = options;
-    this.#loops = Array.from({ length: options.concurrency }, () => this.#loop());
+    this.#loops = [this.#listen(), ...Array.from({ length: options.concurrency }, () => this.#loop())];
+  }
+
+  /** Without this connection an export is found at the next look. */
+  async #listen(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      try {
+        await using client = await connect({ url: this.#options.databaseUrl, name: 'tidemark export worker', signal });
+        client.on('notification', () => {
+          this.#announced.resolve();
+          this.#announced = Promise.withResolvers();
+        });
+        await client.query(`listen ${EXPORT_CHANNEL}`);
+        await once(client, 'end', { signal });
+      } catch {
+        // The loops report an outage.
+      }
+      await delay(LOOK_MS, undefined, { signal }).catch(() => {});
+    }
   }
 
   async #loop(): Promise<void> {
-    const { queue, log } = this.#options;
     const { signal } = this.#stopping;
-    let isUnavailable = false;
     while (!signal.aborted) {
-      try {
-        const connected = await queue.get();
-        // The stream may have been lost with its server's disk.
-        if (isUnavailable) await connected.ensure();
-        const consumer = await connected.consumer();
-        isUnavailable = false;
-        // The worker may have been stopped while the queue was opened; the pull would not notice and wait its full time.
-        signal.throwIfAborted();
-        const message = await abortable(consumer.next({ expires: PULL_MS }), signal);
-        if (message) await this.#handle(message);
-      } catch (error) {
-        if (signal.aborted) return;
-        if (!isUnavailable) log.warn({ err: error }, 'the worker cannot take exports from the queue; it keeps trying');
-        isUnavailable = true;
-        await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => {});
-      }
+      const { promise: announced } = this.#announced;
+      const row = await this.#take();
+      if (row) await this.#run(row);
+      else await Promise.race([announced, delay(LOOK_MS, undefined, { signal }).catch(() => {})]);
     }
   }
 
-  async #handle(message: JsMsg): Promise<void> {
-    const { store, log, leaseMs } = this.#options;
-    const exportId = message.string();
-    let claimed: ExportOutcome;
+  async #take(): Promise<ExportRow | undefined> {
+    const { store, log } = this.#options;
     try {
-      if (!isExportId(exportId)) return message.ack();
-      // A restarted broker delivers messages again whose acknowledgement it has not seen.
-      if (this.#running.has(exportId)) return message.nak(leaseMs);
-      claimed = await store.claim(exportId, this.name);
+      const row = await store.take(this.name, { mine: [...this.#running], takesOver: this.#takesOver() });
+      this.#reached ??= performance.now();
+      return row;
     } catch (error) {
-      log.warn({ err: error, exportId }, 'the worker cannot claim an export; it tries again later');
-      return message.nak(STORE_RETRY_MS);
+      if (this.#reached !== undefined) log.warn({ err: error }, 'the worker cannot take exports; it keeps trying');
+      this.#reached = undefined;
+      return undefined;
     }
-    // Its worker is alive. If its heartbeats end, the message is delivered again.
-    if (claimed.kind === 'taken') return message.nak(leaseMs);
-    // The export has finished, or was withdrawn.
-    if (claimed.kind !== 'done') return message.ack();
-    this.#running.add(exportId);
+  }
+
+  /**
+   * An outage of the database ends the leases of the living, too. They have the time of two heartbeats to renew them, so that
+   * nobody takes their exports, which would count as a crash.
+   */
+  #takesOver(): boolean {
+    return (
+      this.#reached !== undefined && performance.now() - this.#reached > (2 * this.#options.leaseMs) / BEATS_A_LEASE
+    );
+  }
+
+  async #run(row: ExportRow): Promise<void> {
+    this.#running.add(row.exportId);
     try {
-      await new ExportRun(message, claimed.row, this.#options, this.#stopping.signal).execute();
+      await new ExportRun(row, this.#options, this.#stopping.signal).execute();
     } finally {
-      this.#running.delete(exportId);
+      this.#running.delete(row.exportId);
     }
   }
 
@@ -179,15 +192,13 @@ export class ExportWorker implements AsyncDisposable {
 
 /** One claim of one export. */
 class ExportRun {
-  readonly #message: JsMsg;
   readonly #row: ExportRow;
   readonly #options: WorkerOptions;
   readonly #stopping: AbortSignal;
   readonly #superseded = new AbortController();
   #progress: Progress = { rows: 0, bytes: 0 };
 
-  constructor(message: JsMsg, row: ExportRow, options: WorkerOptions, stopping: AbortSignal) {
-    this.#message = message;
+  constructor(row: ExportRow, options: WorkerOptions, stopping: AbortSignal) {
     this.#row = row;
     this.#options = options;
     this.#stopping = stopping;
@@ -200,12 +211,8 @@ class ExportRun {
     try {
       await this.#run();
     } catch (error) {
-      // The database was unavailable for too long; the message is delivered again.
-      log.error(
-        { err: error, exportId, fence },
-        'the worker cannot store the outcome of an export; it gives the export back',
-      );
-      this.#message.nak(STORE_RETRY_MS);
+      // The database was unavailable for too long. When the lease is over, the export is taken again.
+      log.error({ err: error, exportId, fence }, 'the worker cannot store the outcome of an export; it is run again');
     } finally {
       clearInterval(beats);
     }
@@ -215,15 +222,9 @@ class ExportRun {
     const { exportId, fence, crashes } = this.#row;
     const { store, directories, maxCrashes, ttlSeconds, log } = this.#options;
     if (crashes >= maxCrashes) {
-      await this.#store(() =>
-        store.fail(
-          exportId,
-          fence,
-          'EXPORT_RUN_FAILED',
-          `The run was cut off ${crashes} times. Submit the export again, or ask the operator.`,
-        ),
-      );
-      return this.#message.ack();
+      const message = `The run was cut off ${crashes} times. Submit the export again, or ask the operator.`;
+      await this.#store(() => store.fail(exportId, fence, 'EXPORT_RUN_FAILED', message));
+      return;
     }
     let result: RunResult;
     try {
@@ -246,9 +247,8 @@ class ExportRun {
         ttlSeconds,
       }),
     );
-    if (!this.#counts(outcome)) return await this.#giveUp(outcome);
+    if (!this.#counts(outcome)) return await directories.removeRun(exportId, fence).catch(() => {});
     log.info({ exportId, rows: artifact.row_count, bytes: artifact.bytes }, 'the worker finished an export');
-    this.#message.ack();
     // Removes what earlier runs left behind. The sweeper would find it too.
     await directories.removeUnneeded(exportId, { state: 'succeeded', fence, artifactFence: fence }).catch(() => {});
   }
@@ -263,18 +263,18 @@ class ExportRun {
     const { exportId, fence, retries } = this.#row;
     const { store, directories, log } = this.#options;
     await directories.removeRun(exportId, fence).catch(() => {});
-    if (this.#superseded.signal.aborted) return await this.#giveUp();
+    // It was canceled, or has another worker.
+    if (this.#superseded.signal.aborted) return;
     if (this.#stopping.aborted) {
       log.info({ exportId }, 'the worker stops and gives an export back');
-      await store.release(exportId, fence, false);
-      return this.#message.nak();
+      await store.release(exportId, fence);
+      return;
     }
     const verdict = verdictOf(error);
     if (verdict.kind === 'retry' && retries < MAX_RETRIES) {
-      const waitMs = Math.min(FIRST_RETRY_MS * 2 ** retries, MAX_RETRY_MS);
-      log.warn({ err: error, exportId, waitMs }, `the worker will try an export again: ${verdict.message}`);
-      await this.#store(() => store.release(exportId, fence, true));
-      return this.#message.nak(waitMs);
+      log.warn({ err: error, exportId }, `an export will be tried again: ${verdict.message}`);
+      await this.#store(() => store.retry(exportId, fence));
+      return;
     }
     const { code, message } =
       verdict.kind === 'failed'
@@ -282,15 +282,6 @@ class ExportRun {
         : { code: 'EXPORT_RUN_FAILED', message: `The run failed: ${verdict.message}.` };
     log.warn({ err: error, exportId, code }, 'an export failed');
     await this.#store(() => store.fail(exportId, fence, code, message));
-    this.#message.ack();
-  }
-
-  /** The export has another owner, who acknowledges its own delivery of the message; or it has finished. */
-  async #giveUp(outcome?: ExportOutcome): Promise<void> {
-    const { exportId, fence } = this.#row;
-    await this.#options.directories.removeRun(exportId, fence).catch(() => {});
-    const row = outcome && 'row' in outcome ? outcome.row : await this.#options.store.find(exportId);
-    if (!row || isFinished(row.state)) this.#message.ack();
   }
 
   /** Retries through an outage of the database, so that a finished run is not lost. */
@@ -308,27 +299,12 @@ class ExportRun {
 
   async #beat(): Promise<void> {
     const { exportId, fence } = this.#row;
-    // Otherwise the queue would deliver the message to another worker.
-    this.#message.working();
     try {
       if (await this.#options.store.beat(exportId, fence, this.#progress)) return;
       this.#superseded.abort(new Superseded());
     } catch {
       // The database is unavailable. Whether the run still counts is decided when it ends.
     }
-  }
-}
-
-/** Abandons a pull that outlasts the worker; the connection closes afterwards. */
-async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  work.catch(() => {});
-  const { promise, reject } = Promise.withResolvers<never>();
-  const onAbort = () => reject(signal.reason);
-  signal.addEventListener('abort', onAbort);
-  try {
-    return await Promise.race([work, promise]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
   }
 }
 

@@ -139,6 +139,9 @@ export interface ProjectorFailure {
   readonly message: string;
 }
 
+/** Channel of the notifications that an export waits for a worker. */
+export const EXPORT_CHANNEL = 'tidemark_export';
+
 /** Advisory lock classes: the first key of `pg_advisory_lock(class, dataset number)`. Arbitrary, never reused. */
 export const MIGRATION_LOCK = 7301;
 /** One publisher per dataset, so that the attempts lie in the log one after the other. */

@@ -206,7 +206,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   coverage_spans: { ...READ, ingest: 'siud' },
   datasets: { ...READ, ingest: 's' },
   export_audit_heads: { ingest: 's', serve: 'siu', export: 'siu' },
-  exports: { ingest: 's', serve: 'siud', export: 'su', monitor: 's' },
+  exports: { ingest: 's', serve: 'siu', export: 'su', monitor: 's' },
   frames: { ...READ, ingest: 'siud' },
   lakes: { ingest: 's', serve: 's', export: 'siud', monitor: 's' },
   ledger: { ...READ, ingest: 'si' },

@@ -4,10 +4,9 @@
  * chooses where the server delivers. So only the operator's account creates and changes streams.
  */
 import { DATASET_KEYS } from '../registry/index.ts';
-import { EXPORT_CONSUMER, EXPORT_STREAM, EXPORT_SUBJECT } from './export-queue.ts';
 import { CHANGES_STREAM, CONSUMER_NAME } from './stream.ts';
 
-const NATS_ROLES = ['publisher', 'projector', 'reader', 'export', 'operator'] as const;
+const NATS_ROLES = ['publisher', 'projector', 'reader', 'operator'] as const;
 export type NatsRole = (typeof NATS_ROLES)[number];
 
 interface NatsAccount {
@@ -43,18 +42,6 @@ const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
     user: 'reader',
     doc: 'Reads single messages and the state of streams: the HTTP service.',
     publish: api('STREAM.MSG.GET.*', 'DIRECT.GET.>', 'STREAM.INFO.*', `CONSUMER.INFO.*.${CONSUMER_NAME}`),
-  },
-  export: {
-    user: 'export',
-    doc: 'Writes jobs to the queue of exports and takes them from it.',
-    publish: [
-      ...api(
-        `STREAM.INFO.${EXPORT_STREAM}`,
-        ...['INFO', 'MSG.NEXT'].map((call) => `CONSUMER.${call}.${EXPORT_STREAM}.${EXPORT_CONSUMER}`),
-      ),
-      `$JS.ACK.${EXPORT_STREAM}.${EXPORT_CONSUMER}.>`,
-      `${EXPORT_SUBJECT}.*`,
-    ],
   },
   operator: {
     user: 'operator',

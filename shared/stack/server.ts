@@ -88,7 +88,6 @@ export interface Stack extends AsyncDisposable {
   readonly natsUrl: string;
   readonly natsProjectorUrl: string;
   readonly natsReaderUrl: string;
-  readonly natsExportUrl: string;
   readonly natsOperatorUrl: string;
   /** Folder of PostgreSQL's unix socket, where there is one. */
   readonly databaseSocketDir: string | undefined;

@@ -219,10 +219,6 @@ class HeldStack implements Stack {
     return this.#natsUrlOf('reader');
   }
 
-  get natsExportUrl(): string {
-    return this.#natsUrlOf('export');
-  }
-
   get natsOperatorUrl(): string {
     return this.#natsUrlOf('operator');
   }
@@ -464,7 +460,6 @@ function externalStack(options: AcquireOptions): Stack {
     natsUrl: brokerUrl as string,
     natsProjectorUrl: brokerUrl as string,
     natsReaderUrl: brokerUrl as string,
-    natsExportUrl: brokerUrl as string,
     natsOperatorUrl: brokerUrl as string,
     databaseSocketDir: undefined,
     apiKey: undefined,

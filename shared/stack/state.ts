@@ -120,8 +120,6 @@ const SECRETS = [
   'natsProjectorPassword',
   /** Of the account that may only read. */
   'natsReaderPassword',
-  /** Of the account of the export queue. */
-  'natsExportPassword',
   /** Of the account that creates, changes and deletes streams. */
   'natsOperatorPassword',
 ] as const;
@@ -173,7 +171,6 @@ export const natsPasswords = (secrets: Secrets): Readonly<Record<NatsRole, strin
   publisher: secrets.natsPassword,
   projector: secrets.natsProjectorPassword,
   reader: secrets.natsReaderPassword,
-  export: secrets.natsExportPassword,
   operator: secrets.natsOperatorPassword,
 });
 

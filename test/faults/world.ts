@@ -257,7 +257,6 @@ export class World implements AsyncDisposable {
         natsUrl: by(log.natsUrl, nats),
         natsProjectorUrl: by(log.natsProjectorUrl, projector),
         natsReaderUrl: by(log.natsReaderUrl, nats),
-        natsExportUrl: by(log.natsExportUrl, nats),
         natsOperatorUrl: by(log.natsOperatorUrl, nats),
       }),
     };

@@ -445,7 +445,7 @@ describe('request targets', () => {
 
 test('wrong keys and contract faults of exports do not make the audit log longer with each', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'tidemark-refused-'));
-  const settings = { SVC_EXPORT_AUDIT_LOG_PATH: directory, SVC_NATS_EXPORT_URL: 'nats://127.0.0.1:1' };
+  const settings = { SVC_EXPORT_AUDIT_LOG_PATH: directory };
   {
     await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none', settings });
     for (let sent = 0; sent < 50; sent++) {

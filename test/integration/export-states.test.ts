@@ -7,7 +7,6 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { ExportAudit } from '../../serving/exports/audit.ts';
 import { ExportDirectories } from '../../serving/exports/files.ts';
-import { QueueConnection } from '../../serving/exports/queue-connection.ts';
 import type { StoredArtifact } from '../../serving/exports/rows.ts';
 import { ExportSweeper } from '../../serving/exports/service.ts';
 import {
@@ -18,7 +17,6 @@ import {
   TRANSITIONS,
 } from '../../serving/exports/states.ts';
 import { type ExportOutcome, ExportStore, type ExportTransition } from '../../serving/exports/store.ts';
-import { dispatch } from '../../serving/exports/submit.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -83,11 +81,16 @@ const newExport = (exportId: string) => ({
   asOf: null,
 });
 
-const submit = async () => {
+const submit = async (apiKey = 'owner') => {
   const exportId = randomUUID();
-  await store.submit(newExport(exportId), { running: 1000, waiting: 100_000 }, async () => {});
+  await store.submit({ ...newExport(exportId), apiKey }, { running: 1000, waiting: 100_000 }, async () => {});
   return exportId;
 };
+
+const take = (worker: string, how = {}) => store.take(worker, { mine: [], takesOver: true, ...how });
+
+/** No export waits or runs but those that the test submits. */
+const alone = () => execute(env.databaseUrl, 'delete from exports');
 
 /** What the rows should be, in as few words as possible. */
 interface Model {
@@ -127,9 +130,9 @@ function step(model: Model, [name, worker]: Command): ExportOutcome['kind'] | bo
     return counts;
   }
   const next = TRANSITIONS[model.state][name];
-  if (next === null) return 'refused';
+  if (next === null) return name === 'claim' ? false : 'refused';
   if (name === 'claim') {
-    if (model.holder !== null && model.isAlive && model.holder !== worker) return 'taken';
+    if (model.holder !== null && model.isAlive) return false;
     if (model.holder !== null && model.holder !== worker) model.crashes++;
     model.fences[worker] = ++model.fence;
     [model.holder, model.isAlive] = [worker, true];
@@ -145,11 +148,11 @@ async function real(exportId: string, model: Model, [name, worker]: Command): Pr
   const fence = model.fences[worker];
   switch (name) {
     case 'claim':
-      return (await store.claim(exportId, `worker ${worker}`)).kind;
+      return (await take(`worker ${worker}`)) ? 'done' : false;
     case 'beat':
       return await store.beat(exportId, fence, { rows: 1, bytes: 2 });
     case 'release':
-      return (await store.release(exportId, fence, false)).kind;
+      return (await store.release(exportId, fence)).kind;
     case 'succeed':
       return (await store.succeed(exportId, fence, { artifact: ARTIFACT, warnings: [], asOfUtc: null, ttlSeconds: 60 }))
         .kind;
@@ -160,7 +163,7 @@ async function real(exportId: string, model: Model, [name, worker]: Command): Pr
     case 'silence':
       await execute(
         env.databaseUrl,
-        `update exports set heartbeat_at = heartbeat_at - interval '2 h' where export_id = '${exportId}'`,
+        `update exports set due_at = due_at - interval '2 h' where export_id = '${exportId}'`,
       );
       return true;
   }
@@ -169,6 +172,7 @@ async function real(exportId: string, model: Model, [name, worker]: Command): Pr
 test('rows do what the table says, whoever does it and in whatever order; only the highest fence counts', async () => {
   await fc.assert(
     fc.asyncProperty(commands, async (list) => {
+      await alone();
       const exportId = await submit();
       told.length = 0;
       const model: Model = {
@@ -200,14 +204,59 @@ test('rows do what the table says, whoever does it and in whatever order; only t
   );
 });
 
-test('a clock that was set back keeps nobody alive', async () => {
+test('a clock that was set back keeps nobody alive, and delays no export', async () => {
+  await alone();
   const exportId = await submit();
-  await store.claim(exportId, 'dead');
-  await execute(
-    env.databaseUrl,
-    `update exports set heartbeat_at = clock_timestamp() + interval '1 day' where export_id = '${exportId}'`,
-  );
-  expect((await store.claim(exportId, 'other')).kind).toBe('done');
+  const setBack = () =>
+    execute(env.databaseUrl, `update exports set due_at = due_at + interval '1 day' where export_id = '${exportId}'`);
+  await setBack();
+  expect((await take('dead'))?.exportId).toBe(exportId);
+  expect(await take('other')).toBeUndefined();
+  await setBack();
+  expect(await take('other')).toMatchObject({ exportId, fence: 2, crashes: 1 });
+});
+
+test('after a fault of a store an export waits longer for each try, whoever has time', async () => {
+  await alone();
+  const exportId = await submit();
+  const due = async () => {
+    const { rows } = await execute(env.databaseUrl, 'select due_at, clock_timestamp() as now from exports');
+    return rows[0].due_at.getTime() - rows[0].now.getTime();
+  };
+  let before = 0;
+  for (const least of [500, 1000, 2000]) {
+    const { fence, crashes } = (await take('w'))!;
+    expect(crashes).toBe(0);
+    await store.retry(exportId, fence);
+    const waits = await due();
+    expect(waits).toBeGreaterThan(before);
+    expect(waits).toBeLessThanOrEqual(least);
+    expect(await take('other')).toBeUndefined();
+    before = waits;
+    await execute(env.databaseUrl, 'update exports set due_at = clock_timestamp()');
+  }
+});
+
+test('a worker takes back neither what it runs nor, after an outage, what others may still run', async () => {
+  await alone();
+  const exportId = await submit();
+  await take('w');
+  await execute(env.databaseUrl, "update exports set due_at = clock_timestamp() - interval '1 h'");
+  expect(await take('w', { mine: [exportId] })).toBeUndefined();
+  expect(await take('other', { takesOver: false })).toBeUndefined();
+  // Its own run that ended without a word to the database is no crash.
+  expect(await take('w')).toMatchObject({ exportId, fence: 2, crashes: 0 });
+});
+
+test('many workers at once take each export once', async () => {
+  await alone();
+  const ids = await Promise.all(Array.from({ length: 12 }, () => submit()));
+  const taken = await Promise.all(ids.map((_, index) => take(`worker ${index}`)));
+  const found = taken.flatMap((row) => row?.exportId ?? []);
+  expect(new Set(found).size).toBe(found.length);
+  // Two may have looked at the same one; whoever got nothing looks again.
+  for (let row = await take('last'); row; row = await take('last')) found.push(row.exportId);
+  expect(found.sort()).toEqual(ids.sort());
 });
 
 // Only the first dataset of a frame was looked at.
@@ -227,9 +276,9 @@ test('the exports of a dataset include frames that read it beside others', async
 
 // Both would read the state before either writes it, and the caller who canceled would get an artifact.
 test('of a cancellation and a success at the same moment the store takes one and refuses the other', async () => {
+  await alone();
   const exportId = await submit();
-  const claimed = await store.claim(exportId, 'worker');
-  const { fence } = (claimed as Extract<ExportOutcome, { kind: 'done' }>).row;
+  const { fence } = (await take('worker'))!;
   const open = () => connect({ url: env.databaseUrl, name: 'test of the row lock' });
   await using holder = await open();
   // In a transaction the database shows the same activity again and again.
@@ -253,28 +302,6 @@ test('of a cancellation and a success at the same moment the store takes one and
   );
 });
 
-// It was answered 503, and ran all the same.
-test('an acknowledgement of the queue that is lost: an export that a worker has taken is accepted, another is withdrawn', async () => {
-  const notes: string[] = [];
-  const audit = { note: async (event: string) => notes.push(event) };
-  const dispatched = async (taken: boolean) => {
-    const exportId = await submit();
-    const put = async () => {
-      if (taken) await store.claim(exportId, 'worker');
-      throw new Error('no acknowledgement');
-    };
-    const deps = { store, audit, queue: { get: async () => ({ put }) } } as unknown as Parameters<typeof dispatch>[0];
-    const outcome = await dispatch(deps, exportId, false).then(
-      () => 'accepted',
-      (error) => error.code,
-    );
-    return [outcome, (await store.find(exportId))?.state];
-  };
-  expect(await dispatched(true)).toEqual(['accepted', 'running']);
-  expect(notes).toEqual([]);
-  expect(await dispatched(false)).toEqual(['EXPORT_DISPATCH_ERROR', undefined]);
-});
-
 test('of many submits at once exactly as many are taken as the queue has room for', async () => {
   await execute(env.databaseUrl, 'delete from exports');
   const limits = { running: 2, waiting: 3 };
@@ -283,8 +310,7 @@ test('of many submits at once exactly as many are taken as the queue has room fo
   );
   expect(outcomes.filter(({ kind }) => kind === 'accepted')).toHaveLength(3);
   // One runs: one more may wait.
-  const [first] = outcomes.flatMap((outcome) => (outcome.kind === 'accepted' ? [outcome.row.exportId] : []));
-  await store.claim(first, 'w');
+  await take('w');
   expect((await store.submit(newExport(randomUUID()), limits, async () => {})).kind).toBe('accepted');
   expect((await store.submit(newExport(randomUUID()), limits, async () => {})).kind).toBe('full');
   // What must be on record first, and is not, undoes the submit.
@@ -315,14 +341,13 @@ describe('the sweeper', () => {
 
   const sweeper = () => {
     const leaseMs = 3_600_000;
-    const queue = new QueueConnection({ url: undefined, name: 'test', leaseMs, replicas: 1, log });
-    return new ExportSweeper({ store, queue, directories, audit, leaseMs, log, pageSize: 1 });
+    return new ExportSweeper({ store, directories, audit, leaseMs, log, pageSize: 1 });
   };
   /** An export whose artifact has expired. */
   async function expired(): Promise<string> {
+    await execute(env.databaseUrl, `delete from exports where state in ('queued', 'running')`);
     const exportId = await submit();
-    const claimed = await store.claim(exportId, 'w');
-    const fence = claimed.kind === 'done' ? claimed.row.fence : 0;
+    const { fence } = (await take('w'))!;
     await store.succeed(exportId, fence, { artifact: ARTIFACT, warnings: [], asOfUtc: null, ttlSeconds: 60 });
     await execute(
       env.databaseUrl,
@@ -360,17 +385,5 @@ describe('the sweeper', () => {
     await using sweeping = sweeper();
     await sweeping.sweep();
     expect(await isRemoved(stuck)).toEqual([true, true]);
-  });
-
-  test('deletes what has expired also while an export waits for a queue that cannot be reached', async () => {
-    const [waiting, over] = [await submit(), await expired()];
-    await execute(
-      env.databaseUrl,
-      `update exports set updated_at = updated_at - interval '2 h' where export_id = '${waiting}'`,
-    );
-    expect(await store.idle(3_600_000)).toContain(waiting);
-    await using sweeping = sweeper();
-    await sweeping.sweep();
-    expect(await isRemoved(over)).toEqual([true, true]);
   });
 });

@@ -6,17 +6,15 @@ import { AckPolicy, jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { PermissionViolationError } from '@nats-io/transport-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
-import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { CONSUMER_NAME, ensureStream } from '../../shared/nats/stream.ts';
 import { natsFault } from '../../shared/stack/nats.ts';
 import { freePort } from '../../shared/stack/state.ts';
-import { System } from '../support/pipeline.ts';
-import { eventually, OWN_MATRIX } from '../support/serving.ts';
+import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv, temporaryDir } from '../support/stack.ts';
 
 const A = 'exchange_a_spot_trades';
 const B = 'exchange_b_spot_trades';
-const ROLES = ['publisher', 'projector', 'reader', 'export'] as const;
+const ROLES = ['publisher', 'projector', 'reader'] as const;
 type Role = (typeof ROLES)[number];
 
 let env: TestEnv;
@@ -33,12 +31,10 @@ beforeAll(async () => {
     await jetstream(operator).publish(`${dataset}.2024-01-01.1.0`, 'the first');
     await jetstream(operator).publish(`${dataset}.2024-01-01.1.1`, 'the second');
   }
-  await ensureExportQueue(operator, { leaseMs: 1000, replicas: 1 });
   connections = {
     publisher: await open(env.natsUrl),
     projector: await open(env.natsProjectorUrl),
     reader: await open(env.natsReaderUrl),
-    export: await open(env.natsExportUrl),
   };
 });
 afterAll(() => cleanup.disposeAsync());
@@ -71,17 +67,13 @@ const FORBIDDEN = {
     `STREAM.UPDATE.${A}`,
     stream(A, { republish: { src: '>', dest: `${B}.2024-01-02.1.0` } }),
   ),
-  'republishes the queue of exports into the log': api(
-    'STREAM.UPDATE.exports',
-    stream('exports', { subjects: ['exports.job.*'], republish: { src: '>', dest: `${A}.2024-01-02.1.0` } }),
-  ),
   'transforms subjects of the log': api(
     `STREAM.UPDATE.${A}`,
     stream(A, { subject_transform: { src: `${A}.>`, dest: `${B}.>` } }),
   ),
   'makes a stream that republishes': api(
     'STREAM.CREATE.mine',
-    stream('mine', { subjects: ['exports.job.mine'], republish: { src: '>', dest: `${A}.2024-01-02.1.0` } }),
+    stream('mine', { subjects: ['mine.>'], republish: { src: '>', dest: `${A}.2024-01-02.1.0` } }),
   ),
   'makes a mirror': api('STREAM.CREATE.mine', { name: 'mine', storage: 'file', mirror: { name: A } }),
   'makes a stream of sources': api('STREAM.CREATE.mine', { name: 'mine', storage: 'file', sources: [{ name: A }] }),
@@ -91,16 +83,10 @@ const FORBIDDEN = {
   'removes a message': api(`STREAM.MSG.DELETE.${A}`, { seq: 1 }),
   'copies the log to a subject': api(`STREAM.SNAPSHOT.${A}`, { deliver_subject: '_INBOX_operator.x' }),
   'restores another log': api(`STREAM.RESTORE.mine`, { config: stream('mine'), state: {} }),
-  'removes jobs of the queue': api('STREAM.PURGE.exports'),
   'lets a consumer deliver to an inbox': api(`CONSUMER.CREATE.${A}.thief`, pushTo('_INBOX_operator.x')),
   'lets a durable consumer deliver to an inbox': api(`CONSUMER.DURABLE.CREATE.${A}.thief`, pushTo('_INBOX_reader.x')),
   'lets a nameless consumer deliver into another log': api(`CONSUMER.CREATE.${A}`, pushTo(`${B}.2024-01-02.1.0`)),
   'lets a consumer with a filter deliver': api(`CONSUMER.CREATE.${A}.thief.${A}.>`, pushTo('_INBOX_operator.x')),
-  'makes the workers of the queue deliver into the log': api('CONSUMER.CREATE.exports.workers', {
-    stream_name: 'exports',
-    config: { durable_name: 'workers', ack_policy: 'explicit', deliver_subject: `${A}.2024-01-02.1.0` },
-  }),
-  'takes the consumer of the queue away': api('CONSUMER.DELETE.exports.workers'),
   'removes what the system knows of the account': api('ACCOUNT.PURGE.TIDEMARK'),
   'answers in the place of another': { subject: '_INBOX_operator.x.1', payload: 'forged' },
   'answers in the place of a client with the usual inbox': { subject: '_INBOX.x.1', payload: 'forged' },
@@ -114,7 +100,6 @@ const INBOX_OF: Record<Role, string> = {
   publisher: '_INBOX_tidemark.>',
   projector: '_INBOX_projector.>',
   reader: '_INBOX_reader.>',
-  export: '_INBOX_export.>',
 };
 
 /** The server's refusal, as the client library reports it. */
@@ -164,9 +149,9 @@ describe.each(ROLES)('the account of the %s', (role) => {
   });
 });
 
-test('only the publisher writes events, and only the queue takes jobs', async () => {
+test('only the publisher writes events', async () => {
   const before = await streamsNow();
-  for (const role of ['projector', 'reader', 'export'] as const) {
+  for (const role of ['projector', 'reader'] as const) {
     for (const subject of [`${A}.2024-01-02.1.0`, `${A}.2024-01-01.1.withheld`, `${B}.2024-01-02.1.0`]) {
       expect([role, subject, await refusalOf(connections[role].request(subject, 'x'))]).toEqual([
         role,
@@ -175,15 +160,12 @@ test('only the publisher writes events, and only the queue takes jobs', async ()
       ]);
     }
   }
-  for (const role of ['publisher', 'projector', 'reader'] as const) {
-    expect([role, await refusalOf(connections[role].request('exports.job.x', 'x'))]).toEqual([role, 'denied']);
-  }
   expect(await streamsNow()).toEqual(before);
 });
 
 test('only the projector makes and removes its consumer, and no account an other of its stream', async () => {
   const pull = { stream_name: A, config: { durable_name: CONSUMER_NAME, ack_policy: 'all' } };
-  for (const role of ['publisher', 'reader', 'export'] as const) {
+  for (const role of ['publisher', 'reader'] as const) {
     for (const { subject, payload } of [
       api(`CONSUMER.CREATE.${A}.${CONSUMER_NAME}`, pull),
       api(`CONSUMER.DELETE.${A}.${CONSUMER_NAME}`),
@@ -277,26 +259,4 @@ test('each account can do its work', async () => {
   const looked = await jetstreamManager(reader, { checkAPI: false });
   expect((await looked.streams.getMessage(A, { seq: 1 }))?.string()).toBe('the first');
   expect((await looked.streams.info(B)).state.messages).toBe(2);
-});
-
-test('up --only exports without the account of the operator names what is missing, and uses the queue that is there', {
-  tags: ['nightly'],
-}, async () => {
-  await using system = await System.create();
-  const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
-  const refused = await system.run(['up', '--only', 'exports'], own);
-  expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_MISCONFIGURED']);
-
-  await using another = await connectNats(system.env.natsOperatorUrl, 'test');
-  await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
-  const worker = system.begin(['up', '--only', 'exports'], own);
-  await Promise.race([worker.answered, worker.done]);
-  worker.stop();
-  const { exit, json, stderr } = await worker.done;
-  expect([exit, json?.ok], stderr).toEqual([0, true]);
-
-  // The account that publishes may not even look at the consumer of the queue: a code says so.
-  await using publisher = await connectNats(system.env.natsUrl, 'test');
-  const looking = ensureExportQueue(publisher, { leaseMs: 1000, replicas: 1 });
-  await expect(looking).rejects.toMatchObject({ code: 'LOG_MISCONFIGURED' });
 });

@@ -220,7 +220,7 @@ describe('who ingests', () => {
 describe('who exports, and who monitors', () => {
   test('reads rows and changes exports alone; makes none', async () => {
     expect(await as('export', 'select count(*)::int as n from exchange_a_spot_trades')).toEqual([{ n: 50 }]);
-    expect(await as('export', `update exports set heartbeat_at = null where false`)).toEqual([]);
+    expect(await as('export', `update exports set due_at = default where false`)).toEqual([]);
     await expectRefused('export', ['insert into exports default values', 'delete from exports', 'truncate exports']);
     for (const table of [...DATA, ...PROOF, 'ledger', 'runs']) await expectRefused('export', changesTo(table));
     await expectRefused('export', [...SCHEMA, ...BEYOND]);

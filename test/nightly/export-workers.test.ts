@@ -4,10 +4,8 @@
  */
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
-import { connectNats } from '../../shared/nats/connect.ts';
 import { ended, expectOne, killWorkers } from '../support/export-kills.ts';
 import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from '../support/exports.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
@@ -122,10 +120,7 @@ test('of two workers that race for one export the later one makes it, whoever is
   const exportId = await submit();
   await running(exportId);
   first.kill('SIGSTOP');
-  await execute(
-    env.databaseUrl,
-    `update exports set heartbeat_at = heartbeat_at - interval '1 day' where state = 'running'`,
-  );
+  await execute(env.databaseUrl, `update exports set due_at = due_at - interval '1 day' where state = 'running'`);
   startWorker(settings);
   await running(exportId, 2);
   first.kill('SIGCONT');
@@ -177,14 +172,6 @@ describe('in the process of the service', () => {
     // The worker is free for the next.
     await expectOneArtifact(await submit());
     expect((await one.status(exportId)).json.status).toBe('failed');
-  });
-
-  test('a job whose message was lost, with the whole queue, is queued again', async () => {
-    const exportId = await submit();
-    await using connection = await connectNats(env.natsOperatorUrl, 'test');
-    await (await jetstreamManager(connection, { checkAPI: false })).streams.delete('exports');
-    await using _one = await startExports(env);
-    await expectOneArtifact(exportId);
   });
 
   test('a folder that a killed run left is cleared; folders of exports that are not ours are not touched', async () => {

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fuzzRequests, type ServiceUnderTest } from '../fuzz/requests.ts';
 import { ROOT } from '../support/command.ts';
-import { exportSettings, makeExportQueue } from '../support/exports.ts';
+import { exportSettings } from '../support/exports.ts';
 import { SEED } from '../support/seed.ts';
 import { API_KEY, OWN_MATRIX } from '../support/serving.ts';
 import { execute, rolesOf, type TestEnv } from '../support/stack.ts';
@@ -29,7 +29,6 @@ let log = '';
 beforeAll(async () => {
   env = await createWorldsEnv();
   const settings = exportSettings(env);
-  await makeExportQueue(env, settings);
   const roles = rolesOf(env.databaseUrl);
   child = spawn(process.execPath, [join(ROOT, 'serving/main.ts')], {
     cwd: env.dir,

@@ -5,8 +5,6 @@ import { once } from 'node:events';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { SettingName } from '../../shared/config/settings.ts';
-import { connectNats } from '../../shared/nats/connect.ts';
-import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { ROOT } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
@@ -15,17 +13,14 @@ export const EXPORT = '/v1/raw/export';
 
 export interface ExportEnv {
   readonly databaseUrl: string;
-  readonly natsExportUrl: string;
-  readonly natsOperatorUrl: string;
   readonly dir: string;
 }
 
 export type TestSettings = Partial<Record<SettingName, string>>;
 
-/** Artifacts, audit log and queue of one folder and one broker. */
-export const exportSettings = ({ dir, natsExportUrl }: ExportEnv, more: TestSettings = {}): TestSettings => ({
+/** Artifacts and audit log of one folder. */
+export const exportSettings = ({ dir }: ExportEnv, more: TestSettings = {}): TestSettings => ({
   SVC_STATE_DIR: join(dir, 'state'),
-  SVC_NATS_EXPORT_URL: natsExportUrl,
   SVC_EXPORT_LEASE_SECONDS: '1',
   ...more,
 });
@@ -54,18 +49,8 @@ export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatr
   readonly worker?: boolean;
 }
 
-/** As `up` and `migrate` do: the service itself may not. */
-export async function makeExportQueue(
-  { natsOperatorUrl }: ExportEnv,
-  { SVC_EXPORT_LEASE_SECONDS }: TestSettings,
-): Promise<void> {
-  await using operator = await connectNats(natsOperatorUrl, 'test');
-  await ensureExportQueue(operator, { leaseMs: Number(SVC_EXPORT_LEASE_SECONDS) * 1000, replicas: 1 });
-}
-
 export async function startExports(env: ExportEnv, options: ExportsOptions = {}): Promise<Exports> {
   const settings = exportSettings(env, options.settings);
-  await makeExportQueue(env, settings);
   const serving = await startServing({ databaseUrl: env.databaseUrl, ...options, settings });
   if (options.worker ?? true) serving.app.exports.work();
   const get = (path: string, headers?: Record<string, string>) => serving.send({ method: 'GET', path, headers });

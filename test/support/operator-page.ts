@@ -1,7 +1,7 @@
 /** The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day. */
 import type { Browser, BrowserContextOptions, Page } from 'playwright-core';
 import { openBrowser, openPage, type Watched } from './browser.ts';
-import { exportSettings, makeExportQueue } from './exports.ts';
+import { exportSettings } from './exports.ts';
 import { csvOf, System, writeDocument } from './pipeline.ts';
 import { API_KEY, type Serving, startServing } from './serving.ts';
 
@@ -24,7 +24,6 @@ export async function makePageWorld(): Promise<PageWorld> {
   }
   for (const [from, to] of [DAYS.slice(0, 2), [DAYS[2], DAYS[2]], [DAYS[3], DAYS[3]]]) await system.backfill(from, to);
   const settings = exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl });
-  await makeExportQueue(system.env, settings);
   const serving = parts.use(await startServing({ databaseUrl: system.env.databaseUrl, settings }));
   serving.app.exports.work();
   const browser = parts.adopt(await openBrowser(), (opened) => opened.close());

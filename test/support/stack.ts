@@ -47,8 +47,6 @@ export interface LogUrls {
   readonly natsProjectorUrl: string;
   /** The broker account that may only read. */
   readonly natsReaderUrl: string;
-  /** The broker account of the export queue. */
-  readonly natsExportUrl: string;
   /** The broker account that makes, changes and removes streams. */
   readonly natsOperatorUrl: string;
 }
@@ -74,13 +72,12 @@ export const natsSettings = (of: LogUrls) => ({
   SVC_NATS_URL: of.natsUrl,
   SVC_NATS_PROJECTOR_URL: of.natsProjectorUrl,
   SVC_NATS_READER_URL: of.natsReaderUrl,
-  SVC_NATS_EXPORT_URL: of.natsExportUrl,
   SVC_NATS_OPERATOR_URL: of.natsOperatorUrl,
 });
 
 /** One account for everything, as on a server without any. */
 export const oneNatsAccount = (natsUrl: string) => ({
-  ...natsSettings({ natsUrl, natsProjectorUrl: '', natsReaderUrl: '', natsExportUrl: '', natsOperatorUrl: '' }),
+  ...natsSettings({ natsUrl, natsProjectorUrl: '', natsReaderUrl: '', natsOperatorUrl: '' }),
 });
 
 export interface EnvOptions {
@@ -167,7 +164,6 @@ export const urlsOf = (stack: LogUrls): LogUrls => ({
   natsUrl: stack.natsUrl,
   natsProjectorUrl: stack.natsProjectorUrl,
   natsReaderUrl: stack.natsReaderUrl,
-  natsExportUrl: stack.natsExportUrl,
   natsOperatorUrl: stack.natsOperatorUrl,
 });
 

@@ -1,11 +1,9 @@
-/** Exports while their stores go away and come back: the broker, the database, the disk of the audit log. */
+/** Exports while stores go away and come back: the log, the database, the disk of the audit log. */
 import { readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { verifyAudit } from '../../shared/audit/verify.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
-import { connectNats } from '../../shared/nats/connect.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
 import { eventually, migrated } from '../support/serving.ts';
@@ -28,12 +26,7 @@ afterAll(async () => {
   await own?.[Symbol.asyncDispose]();
 });
 
-const place = () => ({
-  databaseUrl: own.stack.databaseUrl,
-  natsExportUrl: own.stack.natsExportUrl,
-  natsOperatorUrl: own.stack.natsOperatorUrl,
-  dir: own.dir,
-});
+const place = () => ({ databaseUrl: own.stack.databaseUrl, dir: own.dir });
 
 async function blocked(): Promise<Client> {
   const client = await connect({ url: own.stack.databaseUrl, name: 'test blocks' });
@@ -50,17 +43,10 @@ async function recordsIn(directory: string) {
   return lines.map((line) => JSON.parse(line));
 }
 
-/** Messages that the queue was ever given. */
-async function everQueued(): Promise<number> {
-  await using connection = await connectNats(own.stack.natsExportUrl, 'test');
-  const manager = await jetstreamManager(connection, { checkAPI: false });
-  return (await manager.streams.info('exports')).state.last_seq;
-}
-
 const running = (exportId: string) =>
   eventually(async () => (await exports.status(exportId)).json.status === 'running', `${exportId} runs`);
 
-test('nats-server killed during a run: the run goes on, the export ends once, the queue is there again', async () => {
+test('nats-server killed during a run: the run goes on, and others are taken and run without it', async () => {
   const rows = await blocked();
   const { json } = await exports.submit(BODY);
   await running(json.export_id);
@@ -70,60 +56,30 @@ test('nats-server killed during a run: the run goes on, the export ends once, th
     status: 'succeeded',
     progress: { attempt: 1 },
   });
-  let again = await exports.submit(BODY);
+  expect((await exports.run(BODY)).json.status).toBe('succeeded');
+});
+
+test('the database away: a submit is 503 and leaves nothing; with a key it is the same export once the database is back', async () => {
+  const total = async () => (await exports.get('/v1/raw/export?limit=100')).json.exports.length;
+  const before = await total();
+  own.kill('postgres');
+  const key = { 'Idempotency-Key': 'once' };
+  const ids = new Set<string>();
   await eventually(async () => {
-    if (again.status === 202) return true;
-    expect(again.json.code).toBe('EXPORT_DISPATCH_ERROR');
-    again = await exports.submit(BODY);
-    return false;
-  }, 'it is taken again');
-  expect((await exports.finished(again.json.export_id)).json.status).toBe('succeeded');
-  // What was refused is as if it had never been.
-  const { json: list } = await exports.get('/v1/raw/export?limit=100');
-  expect(list.exports).toHaveLength(2);
+    const { status, json } = await exports.submit(BODY, key);
+    if (status === 202) ids.add(json.export_id);
+    else expect([status, json.code]).toEqual([503, 'EXPORT_DISPATCH_ERROR']);
+    return status === 202;
+  }, 'it is taken');
+  ids.add((await exports.submit(BODY, key)).json.export_id);
+  expect(ids.size).toBe(1);
+  expect((await exports.finished([...ids][0])).json.status).toBe('succeeded');
+  expect(await total()).toBe(before + 1);
 });
 
-test('the account of the queue can use it, and nothing else', async () => {
-  await using connection = await connectNats(own.stack.natsExportUrl, 'test');
-  const manager = await jetstreamManager(connection, { checkAPI: false });
-  // What may not be asked is not answered.
-  const refused = await jetstreamManager(connection, { checkAPI: false, timeout: 500 });
-  expect((await manager.streams.info('exports')).config.retention).toBe('workqueue');
-  {
-    // Queued twice is queued once; another lease is taken over by who may change the queue, and by nobody else.
-    const { ensureExportQueue, ExportQueue } = await import('../../shared/nats/export-queue.ts');
-    await exports.serving.app.exports.stopWork();
-    await (await ExportQueue.open(own.stack.natsExportUrl, 'test', { leaseMs: 2000, replicas: 1 }))[
-      Symbol.asyncDispose
-    ]();
-    expect((await manager.consumers.info('exports', 'workers')).config.ack_wait).toBe(1_000_000_000);
-    await using operator = await connectNats(own.stack.natsOperatorUrl, 'test');
-    await ensureExportQueue(operator, { leaseMs: 2000, replicas: 1 });
-    await using queue = await ExportQueue.open(own.stack.natsExportUrl, 'test', { leaseMs: 2000, replicas: 1 });
-    const size = await queue.size();
-    const [id, other] = ['00000000-0000-4000-8000-00000000000a', '00000000-0000-4000-8000-00000000000b'];
-    for (const one of [id, id, other, id]) await queue.put(one);
-    expect(await queue.size()).toBe(size + 2);
-    expect((await manager.consumers.info('exports', 'workers')).config.ack_wait).toBe(2_000_000_000);
-    await exports[Symbol.asyncDispose]();
-    exports = await startExports(place(), { settings });
-    // Of no export: taken out and dropped.
-    await eventually(async () => (await queue.size()) === 0, 'they are gone');
-  }
-  for (const forbidden of [
-    () => refused.streams.add({ name: 'other', subjects: ['other.>'] }),
-    () => refused.streams.update('exports', { republish: { src: '>', dest: `${DATASET}.x.1.0` } }),
-    () => refused.consumers.add('exports', { durable_name: 'other' }),
-    () => refused.streams.delete('exports'),
-    () => refused.streams.purge('exports'),
-    () => refused.streams.info(DATASET),
-    () => jetstream(connection, { timeout: 500 }).publish(`${DATASET}.x.1.0`, 'x', { timeout: 500 }),
-  ]) {
-    await expect(forbidden()).rejects.toThrow();
-  }
-});
-
-test('the database killed during a run: the run is made again when it is back', async () => {
+test('the database killed during a run: the run is made again when it is back, and no worker counts as dead', async () => {
+  // Its leases end while the database is away.
+  await using _other = await startExports(place(), { settings });
   const rows = await blocked();
   const { json } = await exports.submit(BODY);
   // A run that has not begun to read when the database dies needs no second one.
@@ -139,6 +95,9 @@ test('the database killed during a run: the run is made again when it is back', 
   }, 'it succeeds');
   const { json: status } = await exports.status(json.export_id);
   expect(status.progress.attempt).toBeGreaterThan(1);
+  await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
+  const { rows: found } = await client.query('select crashes from exports where export_id = $1', [json.export_id]);
+  expect(found).toEqual([{ crashes: 0 }]);
   await expect.poll(async () => (await exports.runs(json.export_id)).length).toBe(1);
 });
 
@@ -151,10 +110,8 @@ test('an audit log that cannot be written refuses new exports, and nothing else'
   const { json: before } = await exports.get('/v1/raw/export?limit=100');
   await rename(audit, `${audit}.away`);
   await writeFile(audit, 'a file where the folder should be');
-  const queued = await everQueued();
   const refused = await exports.submit(BODY);
   expect([refused.status, refused.json.code]).toEqual([503, 'EXPORT_AUDIT_WRITE_ERROR']);
-  expect(await everQueued()).toBe(queued);
   expect((await exports.get('/v1/raw/export?limit=100')).json.exports).toHaveLength(before.exports.length);
   // What needs no new entry goes on: runs, downloads, cancels, queries, refusals.
   await rows[Symbol.asyncDispose]();
@@ -207,13 +164,17 @@ test('everything that was done is on record, in order, without a secret; one byt
   expect((await verifyAudit(directory, heads)).findings.length).toBeGreaterThan(0);
 });
 
-test('the intent is on record before anything is dispatched: also of an export that no queue took', async () => {
-  const audit = join(own.dir, 'audit-without-a-queue');
-  await using alone = await startExports(place(), {
-    settings: { SVC_EXPORT_AUDIT_LOG_PATH: audit, SVC_NATS_EXPORT_URL: 'nats://export:none@127.0.0.1:1' },
-    worker: false,
-  });
+test('the intent is on record before anything is dispatched: also of an export that the database did not take', async () => {
+  const audit = join(own.dir, 'audit-of-what-was-not-taken');
+  await using alone = await startExports(place(), { settings: { SVC_EXPORT_AUDIT_LOG_PATH: audit }, worker: false });
+  await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
+  // The commit fails: all statements before it are done.
+  await client.query(`create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$`);
+  await client.query(
+    'create constraint trigger refused after insert on exports deferrable initially deferred for each row execute function refuse()',
+  );
   const { status, json } = await alone.submit(BODY);
+  await client.query('drop trigger refused on exports; drop function refuse()');
   expect([status, json.code]).toEqual([503, 'EXPORT_DISPATCH_ERROR']);
   const records = (await recordsIn(audit)).filter(({ export_id }) => export_id !== null);
   expect(records.map(({ event }) => event)).toEqual([

@@ -265,8 +265,8 @@ describe('docker-compose.yml', () => {
       );
     const roles = ['OWNER', 'INGEST', 'SERVE', 'EXPORT', 'MONITOR'].map((role) => `POSTGRES_${role}_PASSWORD`);
     const [owner, ingest, serve, exporter, monitor] = roles;
-    const accounts = ['', 'PROJECTOR_', 'READER_', 'EXPORT_', 'OPERATOR_'].map((account) => `NATS_${account}PASSWORD`);
-    const [publishing, projecting, reading, exporting, operating] = accounts;
+    const accounts = ['', 'PROJECTOR_', 'READER_', 'OPERATOR_'].map((account) => `NATS_${account}PASSWORD`);
+    const [publishing, projecting, reading, operating] = accounts;
     const own: Record<string, readonly string[]> = {
       postgres: ['POSTGRES_PASSWORD'],
       // The server of the log has the passwords of all its accounts.
@@ -276,8 +276,8 @@ describe('docker-compose.yml', () => {
       projector: [ingest, projecting],
       follower: [ingest, publishing, projecting],
       tidemark: [ingest, owner, publishing, projecting, operating],
-      serving: [serve, monitor, reading, exporting, 'SVC_INTERNAL_API_KEY', 'SVC_METRICS_KEY'],
-      'export-worker': [exporter, exporting],
+      serving: [serve, monitor, reading, 'SVC_INTERNAL_API_KEY', 'SVC_METRICS_KEY'],
+      'export-worker': [exporter],
       prometheus: ['SVC_METRICS_KEY'],
       grafana: ['GRAFANA_PASSWORD'],
     };
@@ -307,11 +307,11 @@ describe('docker-compose.yml', () => {
       storeDir: '',
       maxFileStoreBytes: 1,
       durable: true,
-      passwords: { publisher: '', projector: '', reader: '', export: '', operator: '' },
+      passwords: { publisher: '', projector: '', reader: '', operator: '' },
     });
     const content = compose.services.nats.environment.NATS_CONFIG;
     expect(rightsOf(content)).toEqual(rightsOf(embedded));
-    expect(rightsOf(content).map(([user]) => user)).toEqual(['tidemark', 'projector', 'reader', 'export', 'operator']);
+    expect(rightsOf(content).map(([user]) => user)).toEqual(['tidemark', 'projector', 'reader', 'operator']);
     const interval = (text: string) => /sync_interval: "?(\d+s)/.exec(text)?.[1];
     expect([interval(content), /max_file_store: \S/.test(content)]).toEqual([interval(embedded), true]);
   });

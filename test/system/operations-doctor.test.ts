@@ -50,7 +50,6 @@ beforeAll(async () => {
       { role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsUrl },
       { role: 'projector', setting: 'SVC_NATS_PROJECTOR_URL', url: system.env.natsProjectorUrl },
       { role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsReaderUrl },
-      { role: 'export', setting: 'SVC_NATS_EXPORT_URL', url: system.env.natsExportUrl },
     ],
     log: { connection, manager: await jetstreamManager(connection) },
     serverUid: undefined,
@@ -253,7 +252,7 @@ const FAULTS: readonly Fault[] = [
     make: async () => ({
       accounts: [{ role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsOperatorUrl }],
     }),
-    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, queue exports, receive answers meant for others$/,
+    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, receive answers meant for others$/,
     fix: /docs\/operations\.md/,
     severity: 'warning',
   },

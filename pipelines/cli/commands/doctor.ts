@@ -112,7 +112,6 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
     ['publisher', 'SVC_NATS_URL', logUrl],
     ['projector', 'SVC_NATS_PROJECTOR_URL', embedded?.natsProjectorUrl],
     ['reader', 'SVC_NATS_READER_URL', embedded?.natsReaderUrl],
-    ['export', 'SVC_NATS_EXPORT_URL', embedded?.natsExportUrl],
   ];
   return urls.flatMap(([role, setting, own]) => {
     const url = (settings[setting] as URL | undefined)?.href ?? own;

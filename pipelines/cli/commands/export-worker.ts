@@ -7,19 +7,16 @@ import { SupervisedChild } from '../child.ts';
 import { localUrl, openContext } from '../context.ts';
 import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', { required });
-  const { io, stack, natsUrls, settings, settingFlags, log, terminalLog, output, signal } = context;
+  const { io, stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
-  await makeExportQueue(context, await context.nats('operator'));
   const taking = Promise.withResolvers<number>();
   taking.promise.catch(() => {}); // awaited below
   const own = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'export'),
-    SVC_NATS_EXPORT_URL: natsUrls.export,
     // The worker has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
   };
@@ -48,8 +45,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   const concurrency = settings.SVC_EXPORT_MAX_CONCURRENCY;
   output.answer(
     { command: 'up', only: 'exports', ok: true, pid, export_root: root, concurrency },
-    () =>
-      `Running exports, up to ${concurrency} at once, into ${root}. Ctrl-C returns running exports to the queue and stops.`,
+    () => `Running exports, up to ${concurrency} at once, into ${root}. Ctrl-C gives running exports back and stops.`,
   );
   await once(signal, 'abort');
   output.note('stopping');

@@ -294,8 +294,6 @@ function startServing(
     SVC_DATABASE_MONITOR_URL: localUrl(context, 'monitor'),
     // This account may only read the log.
     SVC_NATS_READER_URL: urls.reader,
-    // This account may only add to the queue of exports and take from it.
-    SVC_NATS_EXPORT_URL: urls.export,
     SVC_INTERNAL_API_KEY: apiKeyOf(context),
   };
   return new SupervisedChild({

@@ -3,7 +3,6 @@
 import { headers, NoRespondersError, PermissionViolationError } from '@nats-io/transport-node';
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { connectNats, type NatsConnection } from '../../../shared/nats/connect.ts';
-import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
 import { CHANGES_STREAM, isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { nobody } from '../../../shared/stack/processes.ts';
@@ -59,8 +58,6 @@ async function tooMany(connection: NatsConnection, { role }: Account, dataset: s
   // The request expects another stream than the one that would store it, so no stream does.
   if (role !== 'publisher' && (await mayRequest(connection, `${dataset}.${NO_STREAM}.1.0`)))
     rights.push('write events');
-  if (role !== 'export' && (await mayRequest(connection, `${EXPORT_SUBJECT}.${NO_STREAM}`)))
-    rights.push('queue exports');
   const receives =
     (await maySubscribe(connection, `_INBOX_${NO_STREAM}.>`)) || (await maySubscribe(connection, '_INBOX.>'));
   if (receives) rights.push('receive answers meant for others');

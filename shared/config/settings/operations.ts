@@ -159,13 +159,6 @@ export const STACK = {
     secret: true,
     doc: 'The same nats-server through an account that may only read, for lineage; unset: SVC_NATS_URL.',
   },
-  SVC_NATS_EXPORT_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['nats:', 'tls:'],
-    secret: true,
-    doc: 'The same nats-server through the account of the export queue; unset: SVC_NATS_URL.',
-  },
   SVC_SAMPLE: {
     group: 'Stack',
     kind: 'boolean',
