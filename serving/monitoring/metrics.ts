@@ -1,9 +1,9 @@
 /** The metrics of this process and of the system as the process sees it, in the text format of Prometheus. */
 import { AggregatorRegistry, Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import type { State } from '../../shared/status/state.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
-import type { MonitoredStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
 import type { CheckResults } from './startup.ts';
 
@@ -19,7 +19,7 @@ interface MetricValues {
 export type ProcessMetrics = readonly MetricValues[];
 
 interface MetricSources {
-  readonly status: () => Promise<MonitoredStatus>;
+  readonly status: () => Promise<State>;
   readonly checks: () => Promise<CheckResults>;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
   readonly connections: () => { readonly idle: number; readonly busy: number };
@@ -187,7 +187,7 @@ export class Metrics {
   }
 
   async #ofSystem(): Promise<void> {
-    let status: MonitoredStatus;
+    let status: State;
     try {
       status = await this.#sources.status();
     } catch {
@@ -206,7 +206,7 @@ export class Metrics {
     this.#ofWork(status);
   }
 
-  #ofDataset({ overview, facts }: MonitoredStatus['statuses'][number]): void {
+  #ofDataset({ overview, facts }: State['statuses'][number]): void {
     const { dataset, log, partitions, rows, proved_through_utc: through } = overview;
     const labels = { dataset };
     if (log) {
@@ -238,7 +238,7 @@ export class Metrics {
     this.#rowsSeen.set(dataset, rows);
   }
 
-  #ofWork({ runs, exports, columnstore, proofLog, lakes }: MonitoredStatus): void {
+  #ofWork({ runs, exports, columnstore, proofLog, lakes }: State): void {
     this.#set('tidemark_proof_log_leaves', { state: 'signed' }, proofLog.size);
     this.#set('tidemark_proof_log_leaves', { state: 'pending' }, proofLog.pending);
     this.#set('tidemark_proof_log_oldest_pending_seconds', {}, proofLog.oldest_pending_seconds);

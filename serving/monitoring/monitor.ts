@@ -6,25 +6,10 @@
 
 import type { JetStreamManager } from '@nats-io/jetstream';
 import { type Client, connect } from '../../shared/db/connect.ts';
-import type { RunRow } from '../../shared/db/runs.ts';
 import { explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
-import {
-  type ColumnstoreTable,
-  collect,
-  type DatasetStatus,
-  type ExportCounts,
-  type LakeFacts,
-  type Overview,
-  type ProofLogFacts,
-  readColumnstore,
-  readDatabaseBytes,
-  readExports,
-  readLakes,
-  readProofLog,
-  readRuns,
-} from '../../shared/status/collect.ts';
 import { LogFactsReader } from '../../shared/status/log-facts.ts';
+import { type Overview, readState, type State, type Storage } from '../../shared/status/state.ts';
 
 const HISTORY_MS = 3_600_000;
 /** Requests of the page add samples too; samples closer together than this are dropped. */
@@ -55,7 +40,7 @@ interface StatusSample {
 class History {
   #samples: StatusSample[] = [];
 
-  add({ atMs, statuses }: Pick<MonitoredStatus, 'atMs' | 'statuses'>): void {
+  add({ atMs, statuses }: Pick<State, 'atMs' | 'statuses'>): void {
     const last = this.#samples.at(-1);
     if (last && atMs - last.atMs < MIN_DISTANCE_MS) return;
     const values = new Map(statuses.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
@@ -82,29 +67,11 @@ const valuesOf = (overview: Overview, atMs: number) => eachSeries((name) => SERI
 const CACHE_MS = 5000;
 /** Interval of the samples for plots; each is a collection. */
 export const SAMPLE_INTERVAL_MS = 15_000;
-/** To size a database means to stat its files one by one: a tenth of a second with thousands of chunks. */
+/** Its storage, for this long. */
 const STORAGE_CACHE_MS = 60_000;
 const STATEMENT_TIMEOUT_MS = 5000;
 /** A database that falls silent ends no statement, and TCP gives it up after a quarter of an hour. */
 const COLLECT_TIMEOUT_MS = 7000;
-
-export interface MonitoredStatus {
-  readonly atMs: number;
-  readonly collectMs: number;
-  readonly statuses: readonly DatasetStatus[];
-  readonly logFault: string | undefined;
-  readonly databaseBytes: number;
-  /** Undefined on a server without a columnstore. */
-  readonly columnstore: readonly ColumnstoreTable[] | undefined;
-  /** The newest first; all that are in progress are among them. */
-  readonly runs: readonly RunRow[];
-  readonly proofLog: ProofLogFacts;
-  readonly lakes: readonly LakeFacts[];
-  /** Undefined until the exports table exists. */
-  readonly exports: ExportCounts | undefined;
-}
-
-type Storage = Pick<MonitoredStatus, 'databaseBytes' | 'columnstore'>;
 
 interface MonitorDeps {
   readonly databaseUrl: string;
@@ -119,7 +86,7 @@ export class Monitor implements AsyncDisposable {
   readonly #logs = new LogFactsReader();
   #client: Client | undefined;
   /** `untilMs` is infinite while the collection is pending: no other may begin on its connection. */
-  #cached: { untilMs: number; readonly status: Promise<MonitoredStatus> } | undefined;
+  #cached: { untilMs: number; readonly status: Promise<State> } | undefined;
   #storage: { readonly at: number; readonly storage: Storage } | undefined;
   #timer: NodeJS.Timeout | undefined;
 
@@ -139,7 +106,7 @@ export class Monitor implements AsyncDisposable {
   }
 
   /** @throws the database's error. */
-  status(): Promise<MonitoredStatus> {
+  status(): Promise<State> {
     const now = performance.now();
     if (!this.#cached || now > this.#cached.untilMs) {
       const cached = { untilMs: Number.POSITIVE_INFINITY, status: this.#collect() };
@@ -169,22 +136,16 @@ export class Monitor implements AsyncDisposable {
     await client?.[Symbol.asyncDispose]();
   }
 
-  async #collect(): Promise<MonitoredStatus> {
+  async #collect(): Promise<State> {
     const startedAt = performance.now();
     let timer: NodeJS.Timeout | undefined;
     try {
       const client = await this.#connected();
       timer = setTimeout(() => void this.#disconnect(), COLLECT_TIMEOUT_MS);
-      const collected = await collect(client, this.#deps.manager, { logs: this.#logs, now: this.#deps.now });
-      const status = {
-        ...collected,
-        ...(await this.#storageOf(client)),
-        runs: await readRuns(client),
-        exports: await readExports(client),
-        proofLog: await readProofLog(client),
-        lakes: await readLakes(client),
-        collectMs: performance.now() - startedAt,
-      };
+      const isRecent = this.#storage !== undefined && startedAt - this.#storage.at < STORAGE_CACHE_MS;
+      const storage = isRecent ? this.#storage?.storage : undefined;
+      const status = await readState(client, this.#deps.manager, { logs: this.#logs, now: this.#deps.now, storage });
+      if (storage === undefined) this.#storage = { at: startedAt, storage: status };
       this.history.add(status);
       return status;
     } catch (error) {
@@ -207,14 +168,5 @@ export class Monitor implements AsyncDisposable {
       this.#client = client;
     }
     return this.#client;
-  }
-
-  async #storageOf(client: Client): Promise<Storage> {
-    const at = performance.now();
-    if (!this.#storage || at - this.#storage.at > STORAGE_CACHE_MS) {
-      const storage = { databaseBytes: await readDatabaseBytes(client), columnstore: await readColumnstore(client) };
-      this.#storage = { at, storage };
-    }
-    return this.#storage.storage;
   }
 }

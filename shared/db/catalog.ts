@@ -410,15 +410,6 @@ export class Catalog {
     return abandoned.length > 0;
   }
 
-  /** Known partitions that are not proved, in order of time. */
-  async unproved(dataset: DatasetDefinition, limit: number): Promise<PartitionRow[]> {
-    return await this.#select(
-      PARTITION,
-      `from partitions where dataset_id = $1 and state <> 'proved' order by from_ms limit $2`,
-      [dataset.number, limit],
-    );
-  }
-
   /** Quarantined partitions in order of time, and how many there are; with a key that one alone. */
   async quarantined(
     dataset: DatasetDefinition,
@@ -442,17 +433,6 @@ export class Catalog {
       'from ledger where dataset_id = $1 and ($2::text is null or kind = $2) order by entry_id desc limit $3',
       [dataset.number, kind, limit],
     );
-  }
-
-  /** The number of messages of the log that belong to a published attempt: its frames, manifest and retraction. */
-  async referencedMessages(dataset: DatasetDefinition): Promise<number> {
-    const [{ messages }] = await this.#query<{ messages: string }>(
-      `select (select coalesce(sum(frames + 1), 0) from attempts where dataset_id = $1 and manifest_sequence is not null)
-         + (select count(*) from ledger where dataset_id = $1 and kind = 'quarantined' and details ->> 'by' = 'source')
-         as messages`,
-      [dataset.number],
-    );
-    return Number(messages);
   }
 
   /** The documents refused since the partition was proved with other content, in the order in which they came. */

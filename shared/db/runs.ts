@@ -224,6 +224,21 @@ export async function openRuns(client: ClientBase | Pool): Promise<RunRow[]> {
   return rows.map(reported);
 }
 
+/** Finished runs that reports show. */
+const LATEST_RUNS = 20;
+
+/** The latest runs, all in progress, and those that were killed until the same work begins again; newest first. */
+export async function reportedRuns(client: ClientBase | Pool): Promise<RunRow[]> {
+  const { rows } = await (client as Pool).query(
+    `select ${COLUMNS} ${FROM}
+     where (r.ended_at is null or r.run_id in (select run_id from runs order by run_id desc limit ${LATEST_RUNS}))
+       and (alive or r.ended_at is not null
+         or not exists (select from runs o where o.kind = r.kind and o.subject = r.subject and o.run_id > r.run_id))
+     order by run_id desc`,
+  );
+  return rows.map(reported);
+}
+
 /** The newest runs in any state. */
 export async function latestRuns(client: ClientBase | Pool, limit: number): Promise<RunRow[]> {
   const { rows } = await (client as Pool).query(`select ${COLUMNS} ${FROM} order by run_id desc limit $1`, [limit]);

@@ -48,6 +48,65 @@ export interface DatasetFacts {
   readonly failures: readonly SourceFailures[];
 }
 
+/** An unproved partition. */
+interface Unproved {
+  readonly partition: string;
+  readonly state: PartitionState;
+  readonly attempt: number;
+  readonly revision: number;
+  readonly reason: string | null;
+  readonly updatedAt: Date;
+}
+
+/** How many partitions something holds for, and the first of them. */
+interface Counted {
+  readonly n: number;
+  readonly first: string;
+  readonly last: string;
+}
+
+/** What an operator sees beyond what monitors do. */
+export interface DatasetDetails {
+  /** The first known partitions that are not proved. */
+  readonly unproved: readonly Unproved[];
+  /** The newest refusals. */
+  readonly lateArrivals: readonly { readonly partition: string; readonly at: Date; readonly reason: string }[];
+  /** Adjacent proved days whose ids are not consecutive: the vendor's files lack rows. */
+  readonly offsetBreaks: readonly {
+    readonly before: string;
+    readonly partition: string;
+    readonly last_offset: string;
+    readonly first_offset: string;
+  }[];
+  /** Messages of the log that belong to a published attempt: its frames, manifest and retraction. */
+  readonly referencedMessages: number;
+  readonly quarantined: Counted | undefined;
+  /** Attempts without activity for so long that they were abandoned. */
+  readonly stuck: readonly (Counted & { readonly state: PartitionState })[];
+  /** Partitions whose refused content no revision has taken since. */
+  readonly refused: number;
+  /** Recounts that reads asked for, and no projector made. */
+  readonly recounts: Counted | undefined;
+  /** Proved partitions without a leaf in the proof log. */
+  readonly leafless: Counted | undefined;
+  /** Proved partitions that only the database holds since `recover`. Those of the sample have no source to be had from. */
+  readonly notInLog: Counted | undefined;
+}
+
+/** An attempt without activity for this long has been abandoned. */
+export const STUCK_HOURS = 1;
+/** A running projector process begins a recount within seconds. */
+const RECOUNT_MINUTES = 5;
+/** Most partitions, refusals and breaks of ids that are listed. */
+const MAX_UNPROVED = 100;
+const MAX_LATE = 20;
+const MAX_BREAKS = 100;
+
+/** Numbers of the datasets of file days whose ids follow each other over days. */
+const CONSECUTIVE = [...DATASETS.values()]
+  .filter(({ partition, offset }) => partition.kind === 'file_day' && offset.contiguous && offset.unique)
+  .map(({ number }) => number);
+
 /** Numbers of the datasets of file days. The catalog counts their partitions one by one; coverage spans count the others. */
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window').map(({ number }) => number);
 
@@ -74,22 +133,100 @@ const STATEMENTS = {
   failures: `select dataset_id, source_id, code, failures, last_at, last_reason from source_failures order by 1, 2, 3`,
 } as const;
 
+const COUNTED = 'count(*)::int4 as n, min(partition_key) as first, max(partition_key) as last';
+
+const DETAILS = {
+  unproved: `select * from (select dataset_id, partition_key as partition, state, attempt, revision, reason, updated_at as "updatedAt",
+      row_number() over (partition by dataset_id order by from_ms) as place from partitions where state <> 'proved') p
+    where place <= ${MAX_UNPROVED} order by dataset_id, place`,
+  late: `select * from (select dataset_id, partition_key as partition, at, reason,
+      row_number() over (partition by dataset_id order by entry_id desc) as place from ledger where kind = 'late_arrival_refused') l
+    where place <= ${MAX_LATE} order by dataset_id, place`,
+  breaks: `select dataset_id, before, partition, last_offset, first_offset from (select *, row_number() over (partition by dataset_id order by from_ms) as place from (
+      select dataset_id, partition_key as partition, from_ms, manifest->>'first_offset' as first_offset,
+        lag(partition_key) over w as before, lag(to_ms) over w as before_to, lag(manifest->>'last_offset') over w as last_offset
+      from partitions where dataset_id in (${CONSECUTIVE.join(', ')}) and state = 'proved'
+      window w as (partition by dataset_id order by from_ms)) neighbours
+    where before_to = from_ms and first_offset::int8 <> last_offset::int8 + 1) b
+    where place <= ${MAX_BREAKS} order by dataset_id, place`,
+  referenced: `select dataset_id, sum(messages) as messages from (
+      select dataset_id, sum(frames + 1) as messages from attempts where manifest_sequence is not null group by 1
+      union all select dataset_id, count(*) from ledger where kind = 'quarantined' and details ->> 'by' = 'source' group by 1) m
+    group by 1`,
+  waiting: `select dataset_id, state, ${COUNTED} from partitions
+    where state = 'quarantined' or (state in ('publishing', 'published') and updated_at < now() - interval '${STUCK_HOURS} h')
+    group by 1, 2 order by 1, 2`,
+  refused: `select dataset_id, count(distinct partition_key)::int4 as n from ledger l where kind = 'late_arrival_refused'
+      and not exists (select from ledger r where r.dataset_id = l.dataset_id and r.partition_key = l.partition_key
+        and r.kind = 'revision_proved' and r.entry_id > l.entry_id) group by 1`,
+  recounts: `select dataset_id, ${COUNTED} from recount_requests
+    where asked_at < now() - interval '${RECOUNT_MINUTES} min' group by 1`,
+  leafless: `select dataset_id, ${COUNTED} from partitions p
+    where state = 'proved' and not exists (select from proof_leaves l where l.dataset_id = p.dataset_id
+      and l.partition_key = p.partition_key and l.attempt = p.attempt and l.kind in ('proved', 'revised')) group by 1`,
+  notInLog: `select dataset_id, ${COUNTED} from partitions p join attempts a using (dataset_id, partition_key, attempt)
+    where p.state = 'proved' and not p.synthetic and a.manifest_sequence is null group by 1`,
+} as const;
+
 // biome-ignore lint/suspicious/noExplicitAny: the columns depend on the statement
 type Row = Record<string, any>;
-type RowsByStatement = { readonly [K in keyof typeof STATEMENTS]: Map<number, Row[]> };
+type RowsBy<T> = { readonly [K in keyof T]: Map<number, Row[]> };
+type RowsByStatement = RowsBy<typeof STATEMENTS>;
 
-/** Reads the facts in one snapshot, by the number of the dataset. */
-export async function readCatalogFacts(client: ClientBase): Promise<ReadonlyMap<number, DatasetFacts>> {
-  const found: Record<string, Map<number, Row[]>> = {};
+export interface CatalogFacts {
+  /** By the number of the dataset. */
+  readonly facts: ReadonlyMap<number, DatasetFacts>;
+  readonly details: ReadonlyMap<number, DatasetDetails> | undefined;
+}
+
+/** Reads the facts, and the details if they are asked for, in one snapshot. */
+export async function readCatalogFacts(client: ClientBase, detailed: boolean): Promise<CatalogFacts> {
   await client.query('begin isolation level repeatable read read only');
   try {
-    for (const [name, text] of Object.entries(STATEMENTS)) {
-      found[name] = Map.groupBy((await client.query<Row>(text)).rows, (row) => row.dataset_id as number);
-    }
+    const found = await rowsOf(client, STATEMENTS);
+    const more = detailed ? await rowsOf(client, DETAILS) : undefined;
+    const datasets = [...DATASETS.values()];
+    return {
+      facts: new Map(datasets.map((dataset) => [dataset.number, factsOf(dataset, found)])),
+      details: more && new Map(datasets.map(({ number }) => [number, detailsOf(number, more)])),
+    };
   } finally {
     await client.query('rollback');
   }
-  return new Map([...DATASETS.values()].map((dataset) => [dataset.number, factsOf(dataset, found as RowsByStatement)]));
+}
+
+async function rowsOf<T extends Readonly<Record<string, string>>>(
+  client: ClientBase,
+  statements: T,
+): Promise<RowsBy<T>> {
+  const found: Record<string, Map<number, Row[]>> = {};
+  for (const [name, text] of Object.entries(statements)) {
+    found[name] = Map.groupBy((await client.query<Row>(text)).rows, (row) => row.dataset_id as number);
+  }
+  return found as RowsBy<T>;
+}
+
+/** An entry of a list of one dataset. */
+const listed = ({ dataset_id, place, ...entry }: Row): Row => entry;
+
+function detailsOf(number: number, found: RowsBy<typeof DETAILS>): DatasetDetails {
+  const of = (name: keyof typeof DETAILS) => found[name].get(number) ?? [];
+  const counted = ([row]: readonly Row[]): Counted | undefined => row && { n: row.n, first: row.first, last: row.last };
+  const isQuarantined = ({ state }: Row) => state === 'quarantined';
+  return {
+    unproved: of('unproved').map((row) => listed(row) as Unproved),
+    lateArrivals: of('late').map((row) => listed(row) as DatasetDetails['lateArrivals'][number]),
+    offsetBreaks: of('breaks').map((row) => listed(row) as DatasetDetails['offsetBreaks'][number]),
+    referencedMessages: Number(of('referenced')[0]?.messages ?? 0),
+    quarantined: counted(of('waiting').filter(isQuarantined)),
+    stuck: of('waiting')
+      .filter((row) => !isQuarantined(row))
+      .map((row) => ({ ...counted([row])!, state: row.state })),
+    refused: of('refused')[0]?.n ?? 0,
+    recounts: counted(of('recounts')),
+    leafless: counted(of('leafless')),
+    notInLog: counted(of('notInLog')),
+  };
 }
 
 function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFacts {

@@ -5,7 +5,7 @@ import { historyAnswer, statusAnswer } from '../../serving/monitoring/ops-answer
 import { DAY_MS } from '../../shared/dates.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import { collect } from '../../shared/status/collect.ts';
+import { readState } from '../../shared/status/state.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
@@ -151,7 +151,7 @@ describe('status --json, /metrics and /v1/ops/status', () => {
         unproved(etf.number, source, [`${source}:2026-03-04`, day('2026-03-04'), day('2026-03-05')]),
     );
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
-    const { statuses } = await collect(client, () => Promise.reject(new Error('no log')));
+    const { statuses } = await readState(client, () => Promise.reject(new Error('no log')));
     const missing = (of: object) => statuses.find(({ dataset }) => dataset === of)?.overview.partitions.missing;
     expect([missing(headers), missing(etf)]).toEqual([2, 1]);
   });

@@ -14,6 +14,7 @@ import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { nobody, processesIn } from '../../shared/stack/processes.ts';
+import { readState } from '../../shared/status/state.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
 import { eventually, OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
@@ -37,6 +38,7 @@ beforeAll(async () => {
   operator = cleanup.use(await connectNats(system.env.natsOperatorUrl, 'test'));
   const connection = cleanup.use(await connectNats(system.env.natsUrl, 'doctor'));
   const database = cleanup.use(await connect({ url: system.env.databaseUrl, name: 'doctor' }));
+  const log = { connection, manager: await jetstreamManager(connection) };
   context = {
     settings: loadSettings({
       env: { ...system.settings, SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX },
@@ -45,13 +47,14 @@ beforeAll(async () => {
     given: new Set(),
     datasets: fedDatasets(),
     database,
+    state: () => readState(database, async () => log.manager, { detailed: true }),
     roleUrls: { SVC_DATABASE_URL: system.env.databaseUrls.ingest },
     accounts: [
       { role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsUrl },
       { role: 'projector', setting: 'SVC_NATS_PROJECTOR_URL', url: system.env.natsProjectorUrl },
       { role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsReaderUrl },
     ],
-    log: { connection, manager: await jetstreamManager(connection) },
+    log,
     serverUid: undefined,
     logDir: system.env.dir,
     databaseDir: system.env.dir,
@@ -376,24 +379,6 @@ const FAULTS: readonly Fault[] = [
     }),
     says: /SVC_EXCHANGE_A_SYMBOL: is ETHUSDT, but the proof of exchange_a_spot_trades 2024-05-01 pinned it to BTCUSDT/,
     fix: /set it back to BTCUSDT or leave it unset/,
-  },
-  {
-    check: 'pinned',
-    name: 'a day of another symbol was proved by a release that did not pin it',
-    make: () =>
-      sql(
-        `update partitions set manifest = (manifest - 'pinned') || jsonb_build_object('document', manifest -> 'document'
-             || '{"name": "ETHUSDT-trades-2024-05-02.zip"}') where partition_key = $1`,
-        [DAYS[1]],
-      ),
-    mend: () =>
-      sql(
-        `update partitions set manifest = manifest || jsonb_build_object('document', manifest -> 'document'
-             || '{"name": "BTCUSDT-trades-2024-05-02.zip"}') where partition_key = $1`,
-        [DAYS[1]],
-      ),
-    says: /1 proved partitions, from 2024-05-02 on, are of SVC_EXCHANGE_A_SYMBOL ETHUSDT, which is pinned to BTCUSDT/,
-    fix: /tidemark reingest exchange_a_spot_trades/,
   },
   {
     check: 'rights',

@@ -10,6 +10,7 @@ import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../../shared/stack/stack.ts';
+import { readState, type State } from '../../../shared/status/state.ts';
 import { fedDatasets } from '../../sources/index.ts';
 
 import { DATABASE_CHECKS } from '../doctor/database-checks.ts';
@@ -169,12 +170,19 @@ async function reach(
           const connection = cleanup.use(await Promise.race([connectNats(logUrl, 'tidemark doctor'), stopped]));
           return { connection, manager: await Promise.race([jetstreamManager(connection), stopped]) };
         });
+  let state: Promise<State> | undefined;
+  const managerOf = async () => {
+    if (log === undefined) throw new TidemarkError('LOG_UNAVAILABLE', 'The log does not answer');
+    return log.manager;
+  };
   const context: Partial<CheckContext> = {
     settings,
     given: names,
     datasets: fedDatasets(),
     accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
     database,
+    // Without a database no check asks for it.
+    state: () => (state ??= readState(database!, managerOf, { detailed: true })),
     roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
     log,
     serverUid: embedded?.serverUid,

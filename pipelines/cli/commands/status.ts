@@ -1,96 +1,61 @@
 import { jetstreamManager } from '@nats-io/jetstream';
-import type { NatsConnection } from '@nats-io/transport-node';
-import type { Pool } from 'pg';
+import { withClient } from '../../../shared/db/connect.ts';
 import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
-import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { assert, explain, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import {
   type ColumnstoreTable,
-  collect,
-  type DatasetStatus,
+  type DatasetState,
   type Lag,
   type LakeFacts,
   type ProofLogFacts,
-  readColumnstore,
-  readLakes,
-  readProofLog,
-} from '../../../shared/status/collect.ts';
+  readState,
+} from '../../../shared/status/state.ts';
 import { verifyCheckpoint } from '../../projector/log-reader.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
 
-/** The status of a dataset: the figures that monitoring reports too (shared/status), and more for the operator. */
-export async function datasetStatus(
-  needs: Pick<Context, 'pool' | 'catalog' | 'settings' | 'given'> & { readonly connection: NatsConnection },
-  { dataset, overview, ranges }: DatasetStatus,
-) {
-  const { pool, catalog, connection, settings, given } = needs;
-  const pins = await readPins(pool, [dataset]);
-  const conflicts = conflictsWith(pins, settings, given);
-  const unproved = await catalog.unproved(dataset, 100);
-  const late = await catalog.ledger(dataset, 'late_arrival_refused', 20);
+/** Settings whose values the first proof pinned. `given`: the other value that one has now, with which nothing is read. */
+type Pinned = readonly { readonly setting: string; readonly value: string; readonly given: string | null }[];
+
+/** The status of a dataset, as `status` answers it. @param fault why nothing can be projected: the log is not the one that was */
+export function datasetStatus({ overview, ranges, details }: DatasetState, pinned: Pinned, fault: string | null) {
+  assert(details, 'an operator sees the details');
+  const { unproved, lateArrivals, offsetBreaks, referencedMessages } = details;
   return {
     ...overview,
-    /** `given`: the other value that the setting has now, with which nothing is read. */
-    pinned: pins.map((pin) => ({
-      setting: pin.setting,
-      value: pin.value,
-      given: conflicts.find((one) => one.pin === pin)?.given ?? null,
-    })),
+    pinned,
     proved_ranges: ranges.proved,
     gaps: ranges.gaps,
-    offset_breaks: hasConsecutiveDays(dataset) ? await offsetBreaks(pool, dataset) : [],
-    unproved: unproved.map((row) => ({
-      partition: row.partitionKey,
-      state: row.state,
-      attempt: row.attempt,
-      revision: row.revision,
-      reason: row.reason,
-      updated_at_utc: row.updatedAt.toISOString(),
-    })),
-    late_arrivals: late.map((row) => ({
-      partition: row.partitionKey,
-      at_utc: row.at.toISOString(),
-      reason: row.reason,
-    })),
+    offset_breaks: offsetBreaks,
+    unproved: unproved.map(({ updatedAt, ...row }) => ({ ...row, updated_at_utc: updatedAt.toISOString() })),
+    late_arrivals: lateArrivals.map(({ at, ...row }) => ({ ...row, at_utc: at.toISOString() })),
     log: overview.log && {
       ...overview.log,
-      /** Why nothing can be projected, if the log is not the one that was projected. */
-      fault: await verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset)).then(
-        () => null,
-        (error) => explain(error),
-      ),
+      fault,
       /** Frames of attempts that never got a manifest; they cost space and nothing else. */
-      unreferenced_messages: Math.max(0, overview.log.messages - (await catalog.referencedMessages(dataset))),
+      unreferenced_messages: Math.max(0, overview.log.messages - referencedMessages),
     },
   };
 }
 
-const hasConsecutiveDays = ({ partition, offset }: DatasetDefinition) =>
-  partition.kind === 'file_day' && offset.contiguous && offset.unique;
-
-/** Adjacent proved days whose ids are not consecutive: the vendor's files lack rows. */
-async function offsetBreaks(pool: Pool, dataset: DatasetDefinition) {
-  const found = await pool.query(
-    `select * from (
-       select partition_key, from_ms, manifest->>'first_offset' as first_offset,
-         lag(partition_key) over w as before, lag(to_ms) over w as before_to, lag(manifest->>'last_offset') over w as last_offset
-       from partitions where dataset_id = $1 and state = 'proved' window w as (order by from_ms)) neighbours
-     where before_to = from_ms and first_offset::int8 <> last_offset::int8 + 1 order by from_ms limit 100`,
-    [dataset.number],
-  );
-  return found.rows.map((row) => ({
-    before: row.before,
-    partition: row.partition_key,
-    last_offset: row.last_offset,
-    first_offset: row.first_offset,
+async function pinnedOf({ pool, settings, given }: Context, dataset: DatasetDefinition): Promise<Pinned> {
+  const pins = await readPins(pool, [dataset]);
+  const conflicts = conflictsWith(pins, settings, given);
+  return pins.map((pin) => ({
+    setting: pin.setting,
+    value: pin.value,
+    given: conflicts.find((one) => one.pin === pin)?.given ?? null,
   }));
 }
 
-type Status = Awaited<ReturnType<typeof datasetStatus>>;
+const logFaultOf = async ({ catalog, nats }: Context, dataset: DatasetDefinition): Promise<string | null> =>
+  await verifyCheckpoint(await nats(), dataset, await catalog.checkpoint(dataset)).then(() => null, explain);
+
+type Status = ReturnType<typeof datasetStatus>;
 
 export async function runStatus(command: ParsedCommand): Promise<number> {
   const { runs, open, limit } = command.values;
@@ -99,12 +64,18 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const asked = command.positionals[0];
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
-  const needs = { ...context, connection: await context.nats() };
-  const { statuses, columnstore, proofLog, lakes } = await statusesOf(context);
+  const { statuses, columnstore, proofLog, lakes } = await withClient(context.pool, (client) =>
+    readState(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }), { detailed: true }),
+  );
   const all: Status[] = [];
-  for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
+  for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) {
+    const { dataset, overview } = one;
+    const fault = overview.log && (await logFaultOf(context, dataset));
+    all.push(datasetStatus(one, await pinnedOf(context, dataset), fault));
+  }
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
-  context.output.answer({ command: 'status', ok, datasets: all, columnstore, proof_log: proofLog, lakes }, () =>
+  const answer = { command: 'status', ok, datasets: all, columnstore: columnstore ?? null, proof_log: proofLog, lakes };
+  context.output.answer(answer, () =>
     [
       ...all.map(describeStatus),
       ...(columnstore ?? []).map(describeColumns),
@@ -113,22 +84,6 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
     ].join('\n\n'),
   );
   return ok ? 0 : 1;
-}
-
-async function statusesOf(context: Context) {
-  const client = await context.pool.connect();
-  try {
-    const collected = await collect(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }));
-    const columnstore = (await readColumnstore(client)) ?? null;
-    return {
-      statuses: collected.statuses,
-      columnstore,
-      proofLog: await readProofLog(client),
-      lakes: await readLakes(client),
-    };
-  } finally {
-    client.release();
-  }
 }
 
 const describeStretch = (range: Status['gaps'][number]) =>

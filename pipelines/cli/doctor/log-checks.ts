@@ -4,11 +4,10 @@ import { headers, NoRespondersError, PermissionViolationError } from '@nats-io/t
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { connectNats, type NatsConnection } from '../../../shared/nats/connect.ts';
 import { CHANGES_STREAM, isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
-import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { nobody } from '../../../shared/stack/processes.ts';
 import { logVerdict, REWOUND } from '../../projector/log-reader.ts';
 import { changeFault } from '../../proof-log/change-publisher.ts';
-import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
+import { type Account, bytes, type Check, type Finding, fault, statesOf, warning } from './types.ts';
 
 /** No stream ever has this name, so the probing requests have no effect even if they are allowed. */
 const NO_STREAM = 'tidemark_doctor_asks';
@@ -141,48 +140,29 @@ const checkpoints: Check = {
   name: 'checkpoints',
   doc: 'the log is the one that was projected and holds what is proved, and a projector works on it',
   needs: ['database', 'log'],
-  async run({ datasets, database, log }) {
+  async run(context) {
     const findings: Finding[] = [];
-    const catalog = new Catalog(database);
-    const projectors = await holders(database);
-    for (const dataset of datasets) {
-      const { state, finding } = await logVerdict(log.connection, dataset, await catalog.checkpoint(dataset));
+    const catalog = new Catalog(context.database);
+    for (const { dataset, overview, details } of await statesOf(context)) {
+      const checkpoint = await catalog.checkpoint(dataset);
+      const { state, finding } = await logVerdict(context.log.connection, dataset, checkpoint);
       if (REWOUND.has(state)) {
         findings.push(fault(dataset.key, `${state}: ${finding}`, `./tidemark recover ${dataset.key}`));
-      } else if (state === 'log_ahead' && !projectors.has(dataset.number)) {
+        continue;
+      }
+      if (state === 'log_ahead' && overview.projector === null) {
         const what = `${finding}; no projector works on it`;
         findings.push(warning(dataset.key, what, './tidemark up: its projector clears the backlog'));
       }
-      const lost = await notInLog(database, dataset);
-      if (lost.length > 0 && !REWOUND.has(state)) {
-        const range = lost.length === 1 ? lost[0] : `${lost[0]} to ${lost.at(-1)}`;
-        const what = `proved partitions that the log lost: ${lost.length} (${range}); they are served, without lineage`;
+      if (details.notInLog) {
+        const { n, first, last } = details.notInLog;
+        const what = `proved partitions that the log lost: ${n} (${n === 1 ? first : `${first} to ${last}`}); they are served, without lineage`;
         findings.push(warning(dataset.key, what, './tidemark reingest, with a --reason, writes them to the log again'));
       }
     }
     return findings;
   },
 };
-
-/** Proved partitions that only the database holds since `recover`. Those of the sample have no source to be had from. */
-async function notInLog(database: CheckContext['database'], dataset: DatasetDefinition): Promise<string[]> {
-  const { rows } = await database.query(
-    `select p.partition_key as key from partitions p join attempts a using (dataset_id, partition_key, attempt)
-     where p.dataset_id = $1 and p.state = 'proved' and not p.synthetic and a.manifest_sequence is null order by p.from_ms`,
-    [dataset.number],
-  );
-  return rows.map(({ key }) => key);
-}
-
-async function holders(database: CheckContext['database']): Promise<Set<number>> {
-  const { PROJECTOR_LOCK } = await import('../../../shared/db/connect.ts');
-  const { rows } = await database.query(
-    `select objid::int4 as dataset from pg_locks where locktype = 'advisory' and classid = $1 and granted
-       and database = (select oid from pg_database where datname = current_database())`,
-    [PROJECTOR_LOCK],
-  );
-  return new Set(rows.map(({ dataset }) => dataset));
-}
 
 const changes: Check = {
   name: 'changes',

@@ -5,6 +5,8 @@ import type { Client } from '../../../shared/db/connect.ts';
 import type { NatsRole } from '../../../shared/nats/accounts.ts';
 import type { NatsConnection } from '../../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import type { DatasetDetails } from '../../../shared/status/catalog-facts.ts';
+import type { DatasetState, State } from '../../../shared/status/state.ts';
 
 export interface Finding {
   /** `fault`: something does not work, or soon will not. `warning`: it works, but not as it should. */
@@ -28,6 +30,8 @@ export interface CheckContext {
   readonly given: ReadonlySet<SettingName>;
   readonly datasets: readonly DatasetDefinition[];
   readonly database: Client;
+  /** The state with its details, read by the first check that looks at it. */
+  readonly state: () => Promise<State>;
   /** The URLs that processes connect with, by the name of their setting. */
   readonly roleUrls: Readonly<Record<string, string>>;
   /** The accounts of the log whose rights are checked. */
@@ -68,3 +72,14 @@ export const warning = (subject: string, what: string, fix: string): Finding => 
 
 export const bytes = (count: number): string =>
   count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : `${(count / 1e6).toFixed(1)} MB`;
+
+/** The datasets of the context in the state, with their details. */
+export async function statesOf({
+  state,
+  datasets,
+}: Pick<CheckContext, 'state' | 'datasets'>): Promise<(DatasetState & { readonly details: DatasetDetails })[]> {
+  const { statuses } = await state();
+  return statuses
+    .filter(({ dataset }) => datasets.includes(dataset))
+    .map(({ details, ...rest }) => ({ ...rest, details: details! }));
+}

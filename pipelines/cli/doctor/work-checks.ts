@@ -5,60 +5,38 @@ import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
 import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
-import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
-import { readProofLog } from '../../../shared/status/collect.ts';
-import { type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
-
-/** An attempt without activity for this long has been abandoned. */
-const STUCK_HOURS = 1;
-/** A running projector process begins a recount within seconds. */
-const RECOUNT_MINUTES = 5;
+import { STUCK_HOURS } from '../../../shared/status/catalog-facts.ts';
+import { type Check, type Finding, fault, statesOf, warning } from './types.ts';
 
 const partitions: Check = {
   name: 'partitions',
   doc: 'no partition is in quarantine, refused or stuck',
   needs: ['database'],
-  async run({ database, datasets }) {
-    const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
-    const { rows } = await database.query(
-      `select dataset_id, state, count(*)::int4 as n, min(partition_key) as first from partitions
-       where state = 'quarantined' or (state in ('publishing', 'published') and updated_at < now() - interval '${STUCK_HOURS} h')
-       group by 1, 2 order by 1, 2`,
-    );
-    const late = await database.query(
-      `select dataset_id, count(distinct partition_key)::int4 as n from ledger l where kind = 'late_arrival_refused'
-         and not exists (select from ledger r where r.dataset_id = l.dataset_id and r.partition_key = l.partition_key
-           and r.kind = 'revision_proved' and r.entry_id > l.entry_id) group by 1 order by 1`,
-    );
-    const findings: Finding[] = rows.map(({ dataset_id, state, n, first }) => {
-      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      return state === 'quarantined'
-        ? fault(key, `${n} in quarantine, from ${first} on`, `./tidemark quarantine ${key}`)
-        : warning(
-            key,
-            `${n} ${state} and not proved for ${STUCK_HOURS} h, from ${first} on`,
-            `./tidemark backfill ${key}`,
-          );
+  async run(context) {
+    return (await statesOf(context)).flatMap(({ dataset: { key }, details }) => {
+      const { quarantined, stuck, refused, recounts } = details;
+      const findings: Finding[] = stuck.map(({ state, n, first }) => {
+        const what = `${n} ${state} and not proved for ${STUCK_HOURS} h, from ${first} on`;
+        return warning(key, what, `./tidemark backfill ${key}`);
+      });
+      if (quarantined) {
+        const what = `${quarantined.n} in quarantine, from ${quarantined.first} on`;
+        findings.push(fault(key, what, `./tidemark quarantine ${key}`));
+      }
+      if (refused > 0) {
+        const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
+        findings.push(warning(key, `${refused} partitions now have other content at their source`, fix));
+      }
+      if (recounts) {
+        const what = `reads found row counts other than proved in ${recounts.n} partitions, from ${recounts.first} on, and no projector has recounted them`;
+        findings.push(fault(key, what, `find out why the projector does not run; ./tidemark verify ${key}`));
+      }
+      return findings;
     });
-    for (const { dataset_id, n } of late.rows) {
-      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
-      findings.push(warning(key, `${n} partitions now have other content at their source`, fix));
-    }
-    const waiting = await database.query(
-      `select dataset_id, count(*)::int4 as n, min(partition_key) as first from recount_requests
-       where asked_at < now() - interval '${RECOUNT_MINUTES} min' group by 1 order by 1`,
-    );
-    for (const { dataset_id, n, first } of waiting.rows) {
-      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      const what = `reads found row counts other than proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
-      findings.push(fault(key, what, `find out why the projector does not run; ./tidemark verify ${key}`));
-    }
-    return findings;
   },
 };
 
@@ -66,34 +44,26 @@ const work: Check = {
   name: 'work',
   doc: 'no run was killed and left, and followed feeds succeed',
   needs: ['database'],
-  async run({ database }) {
-    const runs = await latestRuns(database, 200);
-    const findings: Finding[] = [];
-    const newest = new Map<string, number>();
-    for (const { kind, subject, run_id } of runs) {
-      const name = `${kind} ${subject}`;
-      newest.set(name, Math.max(run_id, newest.get(name) ?? 0));
-    }
-    for (const run of runs) {
-      const isNewest = newest.get(`${run.kind} ${run.subject}`) === run.run_id;
-      if (run.state === 'lost' && isNewest) {
-        const what = `was killed after ${run.proved + run.unchanged} of ${run.planned ?? 'an unknown number'} (pid ${run.pid} on ${run.host})`;
-        findings.push(warning(`${run.kind} ${run.subject}`, what, `run it again to continue: ${run.command}`));
-      }
+  async run({ state }) {
+    const { runs } = await state();
+    return runs.flatMap((run) => {
+      const name = `${run.kind} ${run.subject}`;
       const isOpen = run.state === 'waiting' || run.state === 'running';
+      if (run.state === 'lost') {
+        const what = `was killed after ${run.proved + run.unchanged} of ${run.planned ?? 'an unknown number'} (pid ${run.pid} on ${run.host})`;
+        return [warning(name, what, `run it again to continue: ${run.command}`)];
+      }
       if (run.kind === 'verify' && run.fault !== null && isOpen) {
         const what = `${run.failed} partitions could not be verified; the last fault: ${run.fault}`;
-        findings.push(
-          warning(`verify ${run.subject}`, what, 'fix the fault; verification retries them within the hour'),
-        );
+        return [warning(name, what, 'fix the fault; verification retries them within the hour')];
       }
       if (run.kind === 'follow' && run.failures > 0 && isOpen) {
         const next = run.next_at_utc === null ? '' : `, next attempt at ${run.next_at_utc}`;
         const what = `failed ${run.failures} times in a row${next}: ${run.fault}`;
-        findings.push(warning(`follow ${run.subject}`, what, 'fix the fault; following then continues by itself'));
+        return [warning(name, what, 'fix the fault; following then continues by itself')];
       }
-    }
-    return findings;
+      return [];
+    });
   },
 };
 
@@ -164,19 +134,13 @@ const proofLog: Check = {
   name: 'proof_log',
   doc: 'every proved partition has a leaf in the proof log, and every leaf is under a signed checkpoint',
   needs: ['database'],
-  async run({ database, datasets }) {
-    const { rows } = await database.query(
-      `select p.dataset_id, count(*)::int4 as n, min(p.partition_key) as first from partitions p
-       where p.state = 'proved' and not exists (select from proof_leaves l where l.dataset_id = p.dataset_id
-         and l.partition_key = p.partition_key and l.attempt = p.attempt and l.kind in ('proved', 'revised'))
-       group by 1 order by 1`,
-    );
-    const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
-    const findings = rows.map(({ dataset_id, n, first }) => {
-      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      return warning(key, `${n} proved partitions have no leaf, from ${first} on`, `./tidemark replay ${key}`);
+  async run(context) {
+    const findings = (await statesOf(context)).flatMap(({ dataset: { key }, details: { leafless } }) => {
+      if (!leafless) return [];
+      const what = `${leafless.n} proved partitions have no leaf, from ${leafless.first} on`;
+      return [warning(key, what, `./tidemark replay ${key}`)];
     });
-    const { pending, oldest_pending_seconds: waiting } = await readProofLog(database);
+    const { pending, oldest_pending_seconds: waiting } = (await context.state()).proofLog;
     if (waiting > PENDING_MINUTES * 60) {
       const what = `${pending} leaves wait for a checkpoint, the oldest for ${Math.round(waiting / 60)} minutes`;
       findings.push(fault('proof log', what, 'start a projector; its log says why it does not continue the proof log'));
@@ -196,7 +160,8 @@ const rights: Check = {
   name: 'rights',
   doc: 'the rights matrix is valid and covers the rows that sources published',
   needs: ['database'],
-  async run({ settings, database, datasets }) {
+  async run(context) {
+    const { settings } = context;
     // With a database of the operator's own, the service may use another matrix than this command's settings name.
     const isEmbedded = settings.SVC_DATABASE_URL === undefined;
     const path = settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (isEmbedded ? SAMPLE_MATRIX_PATH : undefined);
@@ -205,21 +170,11 @@ const rights: Check = {
     const store = new RightsStore(path, { byokRole: settings.SVC_BYOK_DATABASE_ROLE, log });
     const current = store.current();
     if ('faults' in current) return current.faults.map((what) => fault(path, what, `correct it; ${FORMAT}`));
-    const real = await realDatasets(database);
-    return datasets
-      .filter(({ number }) => real.has(number))
-      .flatMap((dataset) => findingsOf(dataset, store, current.matrix.sources));
+    return (await statesOf(context))
+      .filter(({ overview }) => overview.partitions.proved > 0 && !overview.synthetic)
+      .flatMap(({ dataset }) => findingsOf(dataset, store, current.matrix.sources));
   },
 };
-
-/** Numbers of the datasets with rows that a source published. */
-async function realDatasets(database: CheckContext['database']): Promise<ReadonlySet<number>> {
-  const { rows } = await database.query(
-    `select dataset_id from coverage c where proved <> '{}' and not synthetic
-       or exists (select from partitions p where p.dataset_id = c.dataset_id and state = 'proved' and not synthetic)`,
-  );
-  return new Set(rows.map(({ dataset_id }) => Number(dataset_id)));
-}
 
 function findingsOf(dataset: DatasetDefinition, store: RightsStore, declared: readonly SourceRights[]): Finding[] {
   const sources = declared.filter(({ datasets }) => (datasets as readonly string[]).includes(dataset.key));

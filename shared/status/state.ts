@@ -1,16 +1,16 @@
 /**
- * The status of all datasets, from the catalog and the log. `tidemark status`, `/metrics` and the operator page all show
- * the figures that are computed here, so that they cannot differ.
+ * The state of the whole system, from the catalog and the log, as one value. `status`, `doctor`, `/metrics` and `/v1/ops` render it,
+ * so that their figures cannot differ.
  */
 
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
 import { hasColumnstore } from '../db/connect.ts';
-import { latestRuns, openRuns, type RunRow } from '../db/runs.ts';
+import { type RunRow, reportedRuns } from '../db/runs.ts';
 import { explain } from '../errors.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
-import { type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
+import { type DatasetDetails, type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
 import { type LogFacts, LogFactsReader } from './log-facts.ts';
 import { type ProvedRanges, provedRanges } from './proved-ranges.ts';
 
@@ -137,27 +137,53 @@ function waiting(
 
 const iso = (ms: number | undefined) => (ms === undefined ? null : new Date(ms).toISOString());
 
-export interface DatasetStatus {
+export interface DatasetState {
   readonly dataset: DatasetDefinition;
   readonly overview: Overview;
   readonly ranges: ProvedRanges;
   readonly facts: DatasetFacts;
+  /** Undefined where they were not asked for. */
+  readonly details: DatasetDetails | undefined;
 }
 
-export interface SystemStatus {
+export interface State extends Storage {
   readonly atMs: number;
-  readonly statuses: readonly DatasetStatus[];
+  readonly collectMs: number;
+  readonly statuses: readonly DatasetState[];
   /** Why the log did not answer; the facts of the catalog do not depend on it. */
   readonly logFault: string | undefined;
+  /** The latest, all in progress, and those that were killed and not begun again; newest first. */
+  readonly runs: readonly RunRow[];
+  /** Undefined until the exports table exists. */
+  readonly exports: ExportCounts | undefined;
+  readonly proofLog: ProofLogFacts;
+  readonly lakes: readonly LakeFacts[];
+}
+
+/** What changes slowly. To size a database means to stat its files one by one: a tenth of a second with thousands of chunks. */
+export interface Storage {
+  readonly databaseBytes: number;
+  /** The tables that a compaction has reached; undefined on a server without a columnstore. */
+  readonly columnstore: readonly ColumnstoreTable[] | undefined;
+}
+
+interface StateOptions {
+  readonly logs?: LogFactsReader;
+  readonly now?: () => number;
+  /** Of a moment ago. */
+  readonly storage?: Storage;
+  /** Whether to read the details too, which look at each partition: for an operator who asks, not for monitors. */
+  readonly detailed?: boolean;
 }
 
 /** Reads the catalog before the log, so that messages projected in between make the lag too small, never too large. */
-export async function collect(
+export async function readState(
   client: ClientBase,
   manager: () => Promise<JetStreamManager>,
-  { logs = new LogFactsReader(), now = Date.now }: { readonly logs?: LogFactsReader; readonly now?: () => number } = {},
-): Promise<SystemStatus> {
-  const facts = await readCatalogFacts(client);
+  { logs = new LogFactsReader(), now = Date.now, storage, detailed = false }: StateOptions = {},
+): Promise<State> {
+  const startedAt = performance.now();
+  const { facts, details } = await readCatalogFacts(client, detailed);
   const datasets = [...DATASETS.values()];
   let found: (LogFacts | undefined)[] = [];
   let logFault: string | undefined;
@@ -172,37 +198,28 @@ export async function collect(
     atMs,
     logFault,
     statuses: datasets.map((dataset, index) => {
-      const ofDataset = facts.get(dataset.number)!;
-      return { dataset, facts: ofDataset, ...overviewOf(dataset, ofDataset, found[index], atMs) };
+      const [ofDataset, log] = [facts.get(dataset.number)!, found[index]];
+      const computed = overviewOf(dataset, ofDataset, log, atMs);
+      return { dataset, facts: ofDataset, details: details?.get(dataset.number), ...computed };
     }),
+    ...(storage ?? (await readStorage(client))),
+    runs: await reportedRuns(client),
+    exports: await readExports(client),
+    proofLog: await readProofLog(client),
+    lakes: await readLakes(client),
+    collectMs: performance.now() - startedAt,
   };
 }
 
-/** Finished runs that monitors show. */
-const LATEST_RUNS = 20;
-
-export type ExportCounts = Readonly<Record<(typeof EXPORT_STATES)[number], number>>;
-
-export async function readDatabaseBytes(client: ClientBase): Promise<number> {
+async function readStorage(client: ClientBase): Promise<Storage> {
   const { rows } = await client.query('select pg_database_size(current_database()) as bytes');
-  return Number(rows[0].bytes);
-}
-
-/** The running and the latest runs, newest first. */
-export async function readRuns(client: ClientBase): Promise<RunRow[]> {
-  const [latest, open] = [await latestRuns(client, LATEST_RUNS), await openRuns(client)];
-  const shown = new Set(latest.map(({ run_id }) => run_id));
-  // A killed run is shown until the same work starts again.
-  const isOver = ({ state, kind, subject, run_id }: RunRow) =>
-    state === 'lost' &&
-    latest.some((later) => later.kind === kind && later.subject === subject && later.run_id > run_id);
-  return [...latest.filter((run) => !isOver(run)), ...open.filter(({ run_id }) => !shown.has(run_id)).toReversed()];
+  return { databaseBytes: Number(rows[0].bytes), columnstore: await readColumnstore(client) };
 }
 
 const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
+export type ExportCounts = Readonly<Record<(typeof EXPORT_STATES)[number], number>>;
 
-/** Undefined where the database has no table of exports yet. */
-export async function readExports(client: ClientBase): Promise<ExportCounts | undefined> {
+async function readExports(client: ClientBase): Promise<ExportCounts | undefined> {
   const { rows: table } = await client.query(`select to_regclass('exports') is not null as there`);
   if (!table[0].there) return undefined;
   const { rows } = await client.query('select state, count(*)::float8 as exports from exports group by state');
@@ -221,8 +238,7 @@ export interface ColumnstoreTable {
   readonly column_bytes: number;
 }
 
-/** @returns the tables that a compaction has reached; undefined on a server without a columnstore. */
-export async function readColumnstore(client: ClientBase): Promise<readonly ColumnstoreTable[] | undefined> {
+async function readColumnstore(client: ClientBase): Promise<readonly ColumnstoreTable[] | undefined> {
   if (!(await hasColumnstore(client))) return undefined;
   const { rows } = await client.query<ColumnstoreTable>(
     `select h.hypertable_name as table, s.total_chunks::float8 as chunks, s.number_compressed_chunks::float8 as compacted_chunks,
@@ -250,7 +266,7 @@ export interface LakeFacts {
   readonly checked_at_utc: string;
 }
 
-export async function readLakes(client: ClientBase): Promise<LakeFacts[]> {
+async function readLakes(client: ClientBase): Promise<LakeFacts[]> {
   const { rows } = await client.query(
     `select folder, host, files::float8 as files, rows::float8 as rows, bytes::float8 as bytes, change::float8 as change, fault,
        greatest(0, (select coalesce(max(leaf_index) + 1, 0) from proof_leaves) - change)::float8 as behind, written_at, checked_at
@@ -275,7 +291,7 @@ export interface ProofLogFacts {
   readonly oldest_pending_seconds: number;
 }
 
-export async function readProofLog(client: ClientBase): Promise<ProofLogFacts> {
+async function readProofLog(client: ClientBase): Promise<ProofLogFacts> {
   const { rows } = await client.query(
     `select h.signed_size::float8 as size, h.checkpoint, h.signed_at, p.pending, p.oldest
      from (select count(*)::float8 as pending, coalesce(extract(epoch from clock_timestamp() - min(written_at)), 0)::float8 as oldest
