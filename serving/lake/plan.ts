@@ -19,7 +19,8 @@ export interface PlannedFile {
   readonly state: string;
 }
 
-type Reading = Pick<Session, 'rows'>;
+/** Small queries of a snapshot. */
+type Queries = Pick<Session, 'rows'>;
 
 export interface DatasetFacts {
   /** Whether anything is proved. */
@@ -27,7 +28,7 @@ export interface DatasetFacts {
   readonly synthetic: boolean;
 }
 
-export async function factsOf(session: Reading, dataset: DatasetDefinition): Promise<DatasetFacts> {
+export async function factsOf(session: Queries, dataset: DatasetDefinition): Promise<DatasetFacts> {
   const params = new Params();
   const id = params.add(int2(dataset.number));
   const [row] = await session.rows(
@@ -51,7 +52,7 @@ interface Stored {
  * @param within only its dates; the first of them lacks the state that is carried from the one before
  */
 export async function planDataset(
-  session: Reading,
+  session: Queries,
   dataset: DatasetDefinition,
   within?: Range,
 ): Promise<PlannedFile[]> {
@@ -75,7 +76,7 @@ export async function planDataset(
   });
 }
 
-async function storedDates(session: Reading, dataset: DatasetDefinition, within?: Range): Promise<Stored[]> {
+async function storedDates(session: Queries, dataset: DatasetDefinition, within?: Range): Promise<Stored[]> {
   const span = SPANS[dataset.partition.kind];
   const params = new Params();
   const id = params.add(int2(dataset.number));
@@ -118,7 +119,7 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
  * any later date: both concern all dates of their dataset. A state of blocks is carried into a date from the last block before it.
  */
 export async function isTakenBack(
-  session: Reading,
+  session: Queries,
   { dataset, mode, date }: Pick<PlannedFile, 'dataset' | 'mode' | 'date'>,
   change: number,
 ): Promise<boolean> {
@@ -190,7 +191,7 @@ interface Run {
 }
 
 /** The stretches in which rows stay valid. */
-async function runsOf(session: Reading, { number, partition: { kind } }: DatasetDefinition): Promise<Run[]> {
+async function runsOf(session: Queries, { number, partition: { kind } }: DatasetDefinition): Promise<Run[]> {
   const params = new Params();
   const through = kind === 'capture' ? 'greatest(through_ms, upper(span))' : 'through_ms';
   const rows = await session.rows(

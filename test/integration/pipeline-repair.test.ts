@@ -46,8 +46,8 @@ const coverage = async () =>
 const ledger = () => system.rows('select partition_key, kind, reason, details from ledger order by entry_id');
 const rangeOf = (index: number) => `[${startOf(ALL_DAYS[index])},${startOf(ALL_DAYS[index]) + DAY_MS})`;
 
-/** What the statements of a damage name. */
-interface Place {
+/** The day that a damage names. */
+interface Damaged {
   /** Trade ids of the day. */
   readonly first: number;
   readonly last: number;
@@ -55,7 +55,7 @@ interface Place {
   readonly seconds: string;
 }
 
-function placeOf(index: number): Place {
+function damagedOf(index: number): Damaged {
   const start = startOf(ALL_DAYS[index]);
   return {
     first: index * ROWS + 7,
@@ -67,7 +67,7 @@ function placeOf(index: number): Place {
 }
 
 /** One thing done to stored rows by hand, and what shows it. */
-const DAMAGES: readonly [string, (place: Place) => string, RegExp][] = [
+const DAMAGES: readonly [string, (day: Damaged) => string, RegExp][] = [
   [
     'a price',
     ({ first }) => `update ${DATASET} set price = price + 0.01 where trade_id = ${first}`,
@@ -124,7 +124,7 @@ const DAMAGES: readonly [string, (place: Place) => string, RegExp][] = [
     /aligned_events: expected 600, found 5\d\d/,
   ],
 ];
-const damage = (index = 1, [, sql] = DAMAGES[0]) => system.client.query(sql(placeOf(index)));
+const damage = (index = 1, [, sql] = DAMAGES[0]) => system.client.query(sql(damagedOf(index)));
 
 describe('stored rows that were altered by hand', () => {
   /** Beside and between the damaged days. */

@@ -28,7 +28,7 @@ export function decodeInPieces(
   return items;
 }
 
-export interface Reading {
+export interface DecodeOptions {
   /** Sizes of the pieces that the bytes come in, over and over; default all at once. */
   readonly pieces?: readonly number[];
   readonly frame?: number;
@@ -38,11 +38,11 @@ export interface Reading {
 }
 
 /** Decodes a file; in another way where the decoder asks for that. */
-export function decodeFile(layout: TradeLayout, text: string | Buffer, reading: Reading = {}): DecodedItem[] {
+export function decodeFile(layout: TradeLayout, text: string | Buffer, options: DecodeOptions = {}): DecodedItem[] {
   try {
-    return decodeOnce(layout, text, reading, false);
+    return decodeOnce(layout, text, options, false);
   } catch (error) {
-    if (error instanceof ReadAgain) return decodeOnce(layout, text, reading, true);
+    if (error instanceof ReadAgain) return decodeOnce(layout, text, options, true);
     throw error;
   }
 }
@@ -50,7 +50,7 @@ export function decodeFile(layout: TradeLayout, text: string | Buffer, reading: 
 function decodeOnce(
   layout: TradeLayout,
   text: string | Buffer,
-  { pieces, frame, day, run }: Reading,
+  { pieces, frame, day, run }: DecodeOptions,
   isUnordered: boolean,
 ): DecodedItem[] {
   const decoder = layout.decoder({ frameRawBytes: frame, day, runBytes: run, isUnordered });

@@ -26,16 +26,16 @@ import {
   type TradeLayout,
   usualDecimal,
 } from '../support/trade-layouts.ts';
-import { decodeFile, factsOf, type Reading, rawOf } from '../support/trades.ts';
+import { type DecodeOptions, decodeFile, factsOf, rawOf } from '../support/trades.ts';
 
 const ending = (layout: TradeLayout, lines: readonly string[], crlf: boolean) =>
   fileOf(layout, lines, { ...plain(layout), crlf: [crlf] });
 const comparable = (items: readonly DecodedItem[]) => items.map((item) => ({ ...item, release: undefined }));
 /** What reading the lines gives with the scanner and without it: items, or the fault. */
-const bothWays = (layout: TradeLayout, lines: readonly string[], reading: Reading = {}) =>
+const bothWays = (layout: TradeLayout, lines: readonly string[], options: DecodeOptions = {}) =>
   [false, true].map((crlf) => {
     try {
-      return comparable(decodeFile(layout, ending(layout, lines, crlf), reading));
+      return comparable(decodeFile(layout, ending(layout, lines, crlf), options));
     } catch (error) {
       return error;
     }

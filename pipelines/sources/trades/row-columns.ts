@@ -17,27 +17,27 @@ declare const WebAssembly: {
 };
 
 type Read = (from: number, to: number, most: number, fromMs: number, toMs: number) => number;
-type Place = { readonly value: number };
+type Address = { readonly value: number };
 
-/** What columns/rows.ts exports. Places are those of its memory. */
+/** What columns/rows.ts exports. Addresses are in its memory. */
 interface Exports extends Readonly<Record<'readA' | 'readB' | 'readC', Read>> {
   readonly memory: { readonly buffer: ArrayBuffer };
-  readonly INPUT_BYTES: Place;
-  readonly MAX_ROWS: Place;
-  readonly rows: Place;
-  readonly written: Place;
-  readonly input: Place;
-  readonly output: Place;
-  readonly seconds: Place;
-  readonly makers: Place;
-  readonly times: Place;
-  readonly ids: Place;
-  readonly prices: Place;
-  readonly quantities: Place;
-  readonly quantityUnits: Place;
-  readonly quantityFines: Place;
-  readonly quoteUnits: Place;
-  readonly quoteFines: Place;
+  readonly INPUT_BYTES: Address;
+  readonly MAX_ROWS: Address;
+  readonly rows: Address;
+  readonly written: Address;
+  readonly input: Address;
+  readonly output: Address;
+  readonly seconds: Address;
+  readonly makers: Address;
+  readonly times: Address;
+  readonly ids: Address;
+  readonly prices: Address;
+  readonly quantities: Address;
+  readonly quantityUnits: Address;
+  readonly quantityFines: Address;
+  readonly quoteUnits: Address;
+  readonly quoteFines: Address;
 }
 
 const LF = 10;
@@ -61,7 +61,7 @@ class Memory {
     const exports = new WebAssembly.Instance(module).exports as Exports;
     const { buffer } = exports.memory;
     const count = exports.MAX_ROWS.value;
-    const doubles = (place: Place) => new Float64Array(buffer, place.value, count);
+    const doubles = (address: Address) => new Float64Array(buffer, address.value, count);
     this.exports = exports;
     this.bytes = new Uint8Array(buffer);
     this.columns = {
@@ -265,8 +265,8 @@ export class RowColumns implements TradeColumns {
     this.#memory.owner = this;
     this.#from = from;
     this.#to = Math.max(to, from);
-    const place = exports.input.value;
-    bytes.set(raw.subarray(from, this.#to), place);
-    bytes.fill(0, place + this.#to - from, place + this.#to - from + GUARD_BYTES);
+    const address = exports.input.value;
+    bytes.set(raw.subarray(from, this.#to), address);
+    bytes.fill(0, address + this.#to - from, address + this.#to - from + GUARD_BYTES);
   }
 }

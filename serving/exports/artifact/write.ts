@@ -156,7 +156,7 @@ interface ReadResult {
   readonly head: SignedHead;
 }
 
-interface Reading {
+interface ArtifactRead {
   readonly deps: ArtifactDeps;
   readonly job: RowsJob;
   readonly gate: BackpressureGate;
@@ -171,15 +171,15 @@ function opened(files: ArtifactFiles, gate: BackpressureGate, shape: RowShape, f
 }
 
 /** Runs the read with the files as its writer, and collects the facts of its snapshot. */
-const readInto = (files: ArtifactFiles, reading: Reading): Promise<ReadResult> => {
-  const { request } = reading.job;
-  return isFrame(request) ? readFrame(files, request, reading) : readRows(files, request, reading);
+const readInto = (files: ArtifactFiles, read: ArtifactRead): Promise<ReadResult> => {
+  const { request } = read.job;
+  return isFrame(request) ? readFrame(files, request, read) : readRows(files, request, read);
 };
 
 async function readFrame(
   files: ArtifactFiles,
   request: FrameRequest,
-  { deps, job, gate, stop }: Reading,
+  { deps, job, gate, stop }: ArtifactRead,
 ): Promise<ReadResult> {
   let facts: FrameFacts | undefined;
   let proofs: Awaited<ReturnType<typeof readProofs>> | undefined;
@@ -215,7 +215,7 @@ async function readFrame(
 async function readRows(
   files: ArtifactFiles,
   request: ReadRequest,
-  { deps, job, gate, stop }: Reading,
+  { deps, job, gate, stop }: ArtifactRead,
 ): Promise<ReadResult> {
   let facts: ReadFacts | undefined;
   let proof: Proof | undefined;

@@ -113,12 +113,12 @@ export class RpcClient {
 
   /** Returns what `read` takes from the bytes; for answers of many megabytes. */
   async read<T>(
-    reading: Reading & { readonly read: (cursor: JsonCursor) => T },
+    options: AnswerOptions & { readonly read: (cursor: JsonCursor) => T },
     method: string,
     ...params: readonly unknown[]
   ): Promise<T> {
     const answer = await this.#send({ method, params }, (connection, signal) =>
-      connection.command([method, ...params], signal, reading),
+      connection.command([method, ...params], signal, options),
     );
     return resultOf(answer, method, this.endpoint) as T;
   }
@@ -169,7 +169,7 @@ class Connection {
   readonly #timeoutMs: number;
   #signal: AbortSignal | undefined;
   /** How to read the answer of the current call. */
-  #reading: Reading = {};
+  #answerOptions: AnswerOptions = {};
   /** The buffer for the next answer. The previous answer in it was read by then. */
   #answer = NOTHING;
 
@@ -184,16 +184,20 @@ class Connection {
   }
 
   /** Returns envelopes, not results: see resultOf. */
-  async command(args: readonly unknown[], signal: AbortSignal | undefined, reading: Reading = {}): Promise<unknown> {
+  async command(
+    args: readonly unknown[],
+    signal: AbortSignal | undefined,
+    options: AnswerOptions = {},
+  ): Promise<unknown> {
     this.#signal = signal;
-    this.#reading = reading;
+    this.#answerOptions = options;
     return await this.#client.command(...args);
   }
 
   #post({ auth, body, uri }: ComposedRequest): Promise<HttpAnswer> {
     const { promise, resolve, reject } = Promise.withResolvers<HttpAnswer>();
     const signal = this.#signal;
-    const { maxBytes = MAX_ANSWER_BYTES, keepsBytes = false } = this.#reading;
+    const { maxBytes = MAX_ANSWER_BYTES, keepsBytes = false } = this.#answerOptions;
     const received = new Received(this.#answer, maxBytes);
     // Owned by this call: data of a cancelled call may still arrive.
     this.#answer = NOTHING;
@@ -246,7 +250,7 @@ class Connection {
         remedy: 'Check SVC_BITCOIN_RPC_USER and SVC_BITCOIN_RPC_PASSWORD.',
       });
     }
-    const { read } = this.#reading;
+    const { read } = this.#answerOptions;
     const taken = status === 200 && read ? this.#read(body, read) : undefined;
     if (taken) return taken;
     let parsed: unknown;
@@ -372,7 +376,7 @@ const ENVELOPE = new JsonMembers('result', 'error');
 /** `n` of null; the results that are read this way are objects. */
 const NULL = 0x6e;
 
-interface Reading {
+interface AnswerOptions {
   /** Reads the result from the bytes. */
   readonly read?: (cursor: JsonCursor) => unknown;
   readonly maxBytes?: number;
