@@ -1,27 +1,15 @@
 /**
- * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL); then this class reads its socket, because
- * the service renders rows from the bytes they arrive in: an object per row would cost more than everything else.
- * The interface that `pg` offers for streamed results (`Submittable`) decodes every cell as UTF-8: it destroys 63 % of the
- * binary cells of a trade, and in text it takes 5 times the processor time for a row (docs/dependencies.md). COPY (...) TO
- * STDOUT is as fast, but it binds no parameters; here no value of a caller ever becomes SQL text.
+ * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL) and `pg-protocol` makes what it sends; then this
+ * class reads its socket, because the service renders rows from the bytes they arrive in: an object per row would cost
+ * more than everything else. docs/dependencies.md has the figures of what `pg` and `pg-copy-streams` offer instead. No
+ * value of a caller ever becomes SQL text.
  */
 
 import { connect as connectSocket, Socket } from 'node:net';
 import type pg from 'pg';
+import { serialize } from 'pg-protocol';
 import { DatabaseClient, KEEP_ALIVE } from '../../shared/db/connect.ts';
-import {
-  checkOids,
-  decodeColumnOids,
-  decodeError,
-  encodeCancel,
-  encodeClose,
-  encodeStatement,
-  FROM_SERVER,
-  ServerFault,
-  type Statement,
-  SYNC,
-  TERMINATE,
-} from './pg-messages.ts';
+import { checkOids, decodeColumnOids, decodeError, FROM_SERVER, ServerFault, type Statement } from './pg-messages.ts';
 
 /** A read that has worked for this long, ms, is long, and lets others work. A few hundred rows take less. */
 const SLICE_MS = 0.2;
@@ -140,13 +128,6 @@ export class UnprovedCredentials extends ConnectionLost {
   override readonly name = 'UnprovedCredentials';
 }
 
-interface PreparedStatement {
-  readonly name: string;
-  /** The last statement of this text that was run, with its encoded message. */
-  readonly statement: Statement;
-  readonly message: Buffer;
-}
-
 interface ActiveBatch {
   readonly steps: readonly Step[];
   at: number;
@@ -239,8 +220,8 @@ export class PgConnection {
   status: 'I' | 'T' | 'E' = 'I';
   readonly #socket: Socket;
   readonly #target: ConnectedClient;
-  /** Prepared statements by their text, the least recently used first. */
-  readonly #prepared = new Map<string, PreparedStatement>();
+  /** Names of prepared statements by their text, the least recently used first. */
+  readonly #prepared = new Map<string, string>();
   #names = 0;
   #active: ActiveBatch | undefined;
   #closed = false;
@@ -306,26 +287,31 @@ export class PgConnection {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
       // A read begins and ends with its transaction.
       if (this.status === 'I') this.#scheduler.begin(this);
-      this.#socket.write(Buffer.concat([...messages, SYNC]));
+      this.#socket.write(Buffer.concat([...messages, serialize.sync()]));
     });
   }
 
-  #encode({ statement, oids }: Step): Buffer[] {
-    const options = { binary: oids !== undefined, describe: oids !== undefined };
-    if (!statement.prepared) return [encodeStatement(statement, { name: '', parse: true, ...options })];
-    const known = this.#prepared.get(statement.text);
-    if (known?.statement === statement) return [known.message];
-    const name = known?.name ?? `s${this.#names++}`;
-    const message = encodeStatement(statement, { name, parse: false, ...options });
-    this.#prepared.delete(statement.text);
-    this.#prepared.set(statement.text, { name, statement, message });
-    const messages = known ? [message] : [encodeStatement(statement, { name, parse: true, ...options })];
-    if (this.#prepared.size > MAX_PREPARED) {
-      const [[text, oldest]] = this.#prepared;
-      this.#prepared.delete(text);
-      messages.unshift(encodeClose(oldest.name));
-    }
+  #encode({ statement: { text, params = [], prepared }, oids }: Step): Buffer[] {
+    const known = prepared ? this.#prepared.get(text) : undefined;
+    const name = prepared ? (known ?? `s${this.#names++}`) : '';
+    const messages: Buffer[] = [];
+    if (known === undefined) messages.push(serialize.parse({ name, text, types: params.map(({ oid }) => oid) }));
+    const values = params.map(({ bytes }) => bytes);
+    messages.push(serialize.bind({ statement: name, values, binary: oids !== undefined }));
+    if (oids) messages.push(serialize.describe({ type: 'P' }));
+    messages.push(serialize.execute());
+    if (prepared) messages.push(...this.#remember(text, name));
     return messages;
+  }
+
+  /** @returns the message that deallocates the statement that was not used for longest, where there are too many. */
+  #remember(text: string, name: string): Buffer[] {
+    this.#prepared.delete(text);
+    this.#prepared.set(text, name);
+    if (this.#prepared.size <= MAX_PREPARED) return [];
+    const [[oldest, itsName]] = this.#prepared;
+    this.#prepared.delete(oldest);
+    return [serialize.close({ type: 'S', name: itsName })];
   }
 
   /** Whether the receiver of the rows holds the connection back. */
@@ -364,7 +350,7 @@ export class PgConnection {
       const socket = host.startsWith('/') ? connectSocket(`${host}/.s.PGSQL.${port}`) : connectSocket(port, host);
       socket.on('error', () => {});
       socket.setTimeout(5000, () => socket.destroy());
-      socket.end(encodeCancel(processID, secretKey));
+      socket.end(serialize.cancel(processID, secretKey));
     }
     this.#socket.destroy();
     this.#onClose();
@@ -373,7 +359,7 @@ export class PgConnection {
   /** Closes an idle connection with a Terminate message. */
   end(): void {
     if (this.#closed) return;
-    this.#socket.end(TERMINATE);
+    this.#socket.end(serialize.end());
     this.#onClose();
   }
 

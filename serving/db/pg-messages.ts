@@ -1,4 +1,4 @@
-/** Messages to and from PostgreSQL, and the values that they bind in its binary format. */
+/** The values that statements bind, in PostgreSQL's binary format; and what its answers say. */
 import { assert } from '../../shared/errors.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 
@@ -116,61 +116,6 @@ export const FROM_SERVER = {
   emptyQuery: 0x49, // I
 } as const;
 
-export const SYNC = Buffer.from([0x53, 0, 0, 0, 4]);
-export const TERMINATE = Buffer.from([0x58, 0, 0, 0, 4]);
-const EXECUTE_ALL = Buffer.from([0x45, 0, 0, 0, 9, 0, 0, 0, 0, 0]);
-const DESCRIBE_PORTAL = Buffer.from([0x44, 0, 0, 0, 6, 0x50, 0]);
-
-const CANCEL_REQUEST_CODE = 80_877_102;
-
-/** Bind and Execute, preceded by Parse if the connection has not prepared the statement under its name. */
-export function encodeStatement(
-  statement: Statement,
-  options: { readonly name: string; readonly parse: boolean; readonly binary: boolean; readonly describe: boolean },
-): Buffer {
-  const { params = [] } = statement;
-  const { name } = options;
-  const parts: Buffer[] = [];
-  if (options.parse) {
-    const oids = Buffer.alloc(2 + params.length * 4);
-    oids.writeInt16BE(params.length, 0);
-    params.forEach((param, index) => {
-      oids.writeInt32BE(param.oid, 2 + index * 4);
-    });
-    parts.push(message(0x50, cString(name), cString(statement.text), oids));
-  }
-  const values: Buffer[] = [];
-  for (const { bytes } of params) {
-    const length = Buffer.alloc(4);
-    length.writeInt32BE(bytes === null ? -1 : bytes.length, 0);
-    values.push(length);
-    if (bytes) values.push(bytes);
-  }
-  const count = Buffer.alloc(2);
-  count.writeInt16BE(params.length, 0);
-  const resultFormat = Buffer.from([0, 1, 0, options.binary ? 1 : 0]);
-  // Unnamed portal, statement, "all parameters binary", their number, the values, "all results binary" or text.
-  parts.push(message(0x42, cString(''), cString(name), Buffer.from([0, 1, 0, 1]), count, ...values, resultFormat));
-  if (options.describe) parts.push(DESCRIBE_PORTAL);
-  parts.push(EXECUTE_ALL);
-  const whole = Buffer.concat(parts);
-  // The connection keeps the message of a statement that it has prepared. A part of Node's pool would keep all 64 KiB of it.
-  return options.parse ? whole : Buffer.from(new Uint8Array(whole).buffer);
-}
-
-/** Deallocates a prepared statement. */
-export const encodeClose = (name: string): Buffer => message(0x43, Buffer.from('S'), cString(name));
-
-/** The request, sent on a separate connection, that cancels what a backend is running. */
-export function encodeCancel(processId: number, secretKey: number): Buffer {
-  const bytes = Buffer.alloc(16);
-  bytes.writeInt32BE(16, 0);
-  bytes.writeInt32BE(CANCEL_REQUEST_CODE, 4);
-  bytes.writeInt32BE(processId, 8);
-  bytes.writeInt32BE(secretKey, 12);
-  return bytes;
-}
-
 /** The fields of an ErrorResponse by their letter: S severity, C SQLSTATE, M message ... */
 export function decodeError(bytes: Buffer): Record<string, string> {
   const fields: Record<string, string> = {};
@@ -217,15 +162,3 @@ export function checkOids(found: readonly number[], expected: readonly number[])
   const fits = found.length === expected.length && found.every((oid, index) => oid === expected[index]);
   if (!fits) throw new ColumnTypeFault(`the columns have types ${found.join(',')}, declared are ${expected.join(',')}`);
 }
-
-function message(code: number, ...parts: readonly Buffer[]): Buffer {
-  const head = Buffer.alloc(5);
-  head[0] = code;
-  head.writeInt32BE(
-    parts.reduce((sum, part) => sum + part.length, 4),
-    1,
-  );
-  return Buffer.concat([head, ...parts]);
-}
-
-const cString = (text: string) => Buffer.from(`${text}\0`);

@@ -1,6 +1,6 @@
 /**
- * What a process keeps for long has memory of its own. A small Buffer of Node is a part of 64 KiB, which it keeps as a whole: after
- * seven minutes of load, 879 prepared statements of a few hundred bytes kept 55 MiB.
+ * What a process keeps for long has memory of its own. A small Buffer of Node is a part of 64 KiB, which it keeps as a whole: 879
+ * messages of a few hundred bytes kept 55 MiB.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -10,7 +10,6 @@ import { runInNewContext } from 'node:vm';
 import { expect, test } from 'vitest';
 import { LAYOUTS } from '../../client/check/layouts.ts';
 import { changeOf } from '../../serving/changes/change-feed.ts';
-import { encodeStatement, int8, text } from '../../serving/db/pg-messages.ts';
 import type { Cell } from '../../shared/proof-log/cells.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
@@ -33,14 +32,6 @@ function pooled(content: string): Buffer {
   expect(bytes.buffer.byteLength).toBe(Buffer.poolSize);
   return bytes;
 }
-
-test('the message of a prepared statement, which a connection keeps', () => {
-  const statement = { text: 'select $1, $2', params: [int8(1), text('a value')], prepared: true };
-  const options = { name: 's1', binary: true, describe: true };
-  const kept = encodeStatement(statement, { ...options, parse: false });
-  expect(kept.buffer.byteLength).toBe(kept.length);
-  expect(encodeStatement(statement, { ...options, parse: true }).subarray(-kept.length)).toEqual(kept);
-});
 
 test('a change, which the feed keeps for its listeners', () => {
   const body = pooled('{"v":1,"dataset":"exchange_a_spot_trades","reason":"größer"}');
