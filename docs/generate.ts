@@ -184,22 +184,8 @@ function envExample(): string {
 }
 
 /** What a setting takes, in words. */
-function rule(setting: Setting): string {
-  const { kind, min, max, unit, choices, schemes, secret } = setting;
-  const what =
-    kind === 'integer'
-      ? `${grouped(min)} to ${grouped(max)}${unit ? ` ${unit}` : ''}`
-      : kind === 'choice'
-        ? choices?.join(', ')
-        : kind === 'url'
-          ? `URL, ${schemes?.map((scheme) => `${scheme}//`).join(' or ')}`
-          : kind === 'boolean'
-            ? 'true or false'
-            : kind === 'origins'
-              ? 'list of origins'
-              : kind;
-  return `${what}${secret ? '; secret' : ''}${setting.default === undefined ? '; unset' : ''}`;
-}
+const rule = ({ schema, secret, default: text }: Setting): string =>
+  `${schema.description}${secret ? '; secret' : ''}${text === undefined ? '; unset' : ''}`;
 
 // ---- limits --------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 /** Reads and validates all settings at start and reports every fault at once, so that none appears later at run time. */
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { parseEnv } from 'node:util';
 import { TidemarkError } from '../errors.ts';
 import { closestName } from '../nearest.ts';
 import { LIMITS, type Limits } from './limits.ts';
+import { path } from './settings/setting.ts';
 import { SETTINGS, type Setting, type SettingName, type Settings } from './settings.ts';
 
 export interface LoadOptions {
@@ -63,11 +63,12 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
     if (given !== undefined) names.add(name);
     const text = given ?? setting.default;
     if (text === undefined) continue;
-    const parsed = parseSetting(setting, text, cwd);
-    if ('value' in parsed) values[name] = parsed.value;
+    const { data, error } = setting.schema.safeParse(text);
+    if (error === undefined) values[name] = setting.schema === path ? resolve(cwd, text) : data;
     else {
       faulty.add(name);
-      faults.push(`${name}: ${parsed.fault}${mayShow(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
+      const shown = mayShow(setting, text) ? `, got ${JSON.stringify(text)}` : '';
+      faults.push(`${name}: ${error.issues[0].message}${shown}`);
     }
   }
   const settings = { ...values, limits: { ...LIMITS, ...options.limits } } as Partial<Settings>;
@@ -92,82 +93,7 @@ const BETWEEN: readonly ((settings: Partial<Settings>) => string | undefined)[] 
 ];
 
 /** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */
-const mayShow = (setting: Setting, text: string) =>
-  !setting.secret && !((setting.kind === 'url' || setting.kind === 'origins') && text.includes('@'));
-
-function parseSetting(setting: Setting, text: string, cwd: string): { value: unknown } | { fault: string } {
-  switch (setting.kind) {
-    case 'integer': {
-      if (!/^-?\d{1,16}$/.test(text))
-        return { fault: `must be a whole number${setting.unit ? ` of ${setting.unit}` : ''}` };
-      const value = Number(text);
-      const { min = Number.MIN_SAFE_INTEGER, max = Number.MAX_SAFE_INTEGER } = setting;
-      return value < min || value > max ? { fault: `must be between ${min} and ${max}` } : { value };
-    }
-    case 'boolean':
-      if (/^(true|1|yes|on)$/i.test(text)) return { value: true };
-      if (/^(false|0|no|off)$/i.test(text)) return { value: false };
-      return { fault: 'must be true or false' };
-    case 'choice':
-      return setting.choices?.includes(text)
-        ? { value: text }
-        : { fault: `must be one of ${setting.choices?.join(', ')}` };
-    case 'url': {
-      if (!URL.canParse(text)) return { fault: `must be a URL${folderUrl(setting, text)}` };
-      const value = new URL(text);
-      if (value.protocol === 'file:' && value.host !== '') {
-        return { fault: 'must have three slashes before the path, as in file:///folder' };
-      }
-      if (setting.schemes && !setting.schemes.includes(value.protocol)) {
-        return { fault: `must start with ${setting.schemes.join(' or ')}` };
-      }
-      // A shell or a Compose file puts nothing in the place of a variable that is not set.
-      const [, user] = /^[^:/]+:\/\/([^/?#@:]+):@/.exec(text) ?? [];
-      if (user !== undefined) {
-        return { fault: `has no password between \`${user}:\` and \`@\`; set the variable that it is made of` };
-      }
-      return [value.username, value.password].every(isDecodable)
-        ? { value }
-        : { fault: 'must percent-encode special characters of the user name and the password: % is %25' };
-    }
-    case 'path':
-      return text.trim() === '' ? BLANK : { value: resolve(cwd, text) };
-    case 'origins': {
-      const value = text
-        .split(',')
-        .map((part) => part.trim())
-        .filter(Boolean);
-      const isUsable = value.every((part) => part === '*' || isOrigin(part));
-      return isUsable ? { value } : { fault: 'must be origins such as https://app.example.org, or *' };
-    }
-    case 'string':
-      return text.trim() === '' ? BLANK : { value: text };
-  }
-}
-
-/** The URL of a folder that was given as a path, where a folder will do. */
-function folderUrl(setting: Setting, text: string): string {
-  const isFolder = setting.schemes?.includes('file:') && text.startsWith('/') && mayShow(setting, text);
-  return isFolder ? `, such as ${pathToFileURL(text).href}` : '';
-}
-
-/** Those who connect decode user name and password: `50%` would end them. */
-function isDecodable(encoded: string): boolean {
-  try {
-    decodeURIComponent(encoded);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
-const BLANK = { fault: 'must not be blank' };
-
-/** An origin as browsers send it: scheme, host and port, in lower case, with nothing after them. */
-function isOrigin(text: string): boolean {
-  const url = URL.canParse(text) ? new URL(text) : undefined;
-  return /^https?:$/.test(url?.protocol ?? '') && url?.origin === text && !text.includes('*');
-}
+const mayShow = ({ secret }: Setting, text: string) => !secret && !text.includes('@');
 
 function readDotEnv(path: string): Record<string, string | undefined> {
   let text: string;

@@ -1,16 +1,15 @@
 /**
- * The table of every setting of the service; the files of `settings/` and the datasets hold its parts. `npm run docs` generates
+ * The table of every setting of the service; the files of `settings/` hold its parts. `npm run docs` generates
  * `.env.example` from it, and a test keeps the two equal. Precedence: command-line flag, environment, `.env`, default.
  */
 
 import { join } from 'node:path';
-import { DATASET_SETTINGS } from '../registry/index.ts';
+import type { z } from 'zod';
 import type { Limits } from './limits.ts';
-import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
 import { EXPORTS, SERVING } from './settings/serving.ts';
 import type { Setting } from './settings/setting.ts';
-import { BITCOIN } from './settings/sources.ts';
+import { SOURCES } from './settings/sources.ts';
 
 export type { Setting } from './settings/setting.ts';
 
@@ -18,9 +17,7 @@ export const SETTINGS = {
   ...STACK,
   ...SERVING,
   ...EXPORTS,
-  ...DATASET_SETTINGS,
-  ...BITCOIN,
-  ...METRICS,
+  ...SOURCES,
   ...OPERATIONS,
   ...LOG,
 } as const satisfies Record<string, Setting>;
@@ -30,21 +27,11 @@ export type SettingName = keyof typeof SETTINGS;
 /** A setting that a dataset names; test/unit/registry.test.ts checks that each exists. */
 export const settingValue = (settings: Settings, name: string): Settings[SettingName] => settings[name as SettingName];
 
-type ValueOf<S extends Setting> = S['kind'] extends 'integer'
-  ? number
-  : S['kind'] extends 'boolean'
-    ? boolean
-    : S['kind'] extends 'url'
-      ? URL
-      : S['kind'] extends 'origins'
-        ? readonly string[]
-        : string;
-
 /** Parsed settings; a setting without a default may be undefined. The limits are those of the product, except in tests. */
 export type Settings = { readonly limits: Limits } & {
   readonly [N in SettingName]: (typeof SETTINGS)[N] extends { readonly default: string }
-    ? ValueOf<(typeof SETTINGS)[N]>
-    : ValueOf<(typeof SETTINGS)[N]> | undefined;
+    ? z.output<(typeof SETTINGS)[N]['schema']>
+    : z.output<(typeof SETTINGS)[N]['schema']> | undefined;
 };
 
 /** The folder of the proof log, which the sequencer writes and the service hands out. */

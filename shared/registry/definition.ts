@@ -6,7 +6,6 @@
  * Terms: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
-import type { Setting } from '../config/settings/setting.ts';
 import type { ColumnRule } from '../proof-log/cells.ts';
 
 export const ALIGNED_COLUMNS = {
@@ -304,8 +303,6 @@ export interface DatasetDefinition {
    * their values (shared/db/pinned-settings.ts).
    */
   readonly pinned?: readonly string[];
-  /** Settings that this dataset adds to those of `shared/config/settings.ts`. */
-  readonly settings?: Readonly<Record<string, Setting>>;
   readonly partition: PartitionKind;
   readonly offset: OffsetRule;
   readonly events: EventShape;

@@ -43,15 +43,6 @@ export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(
   DEFINITIONS.map((definition) => [definition.key, definition]),
 );
 
-type SettingsOf<D> = D extends { readonly settings: infer S } ? S : never;
-type Intersection<U> = (U extends unknown ? (each: U) => void : never) extends (all: infer I) => void ? I : never;
-
-/** The settings that datasets declare. */
-export const DATASET_SETTINGS = Object.assign(
-  {},
-  ...DEFINITIONS.map((definition) => ('settings' in definition ? definition.settings : {})),
-) as Intersection<SettingsOf<(typeof DEFINITIONS)[number]>>;
-
 /** @throws TidemarkError USAGE naming the known keys. */
 export function datasetOf(key: string): DatasetDefinition {
   const dataset = DATASETS.get(key);

@@ -3,6 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
 import { checkSelection } from '../../pipelines/cli/ingest.ts';
 import { feedOf } from '../../pipelines/sources/index.ts';
 import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
@@ -44,34 +45,27 @@ function faultsOf(work: () => unknown): string[] {
   throw new Error('the settings were accepted');
 }
 
-/** A text that the setting must refuse, if there is one. */
-function wrongText(setting: Setting): string | undefined {
-  switch (setting.kind) {
-    case 'integer':
-      return 'many';
-    case 'boolean':
-      return 'maybe';
-    case 'choice':
-      return 'nosuchchoice';
-    case 'origins':
-      return 'https://app.example.org, app.example.org';
-    case 'url':
-      return 'gopher://hidden:word@example.test/';
-    default:
-      return undefined;
-  }
-}
+/** A text that every setting refuses but those that take any. */
+const WRONG = 'many';
+
+const takes = (name: SettingName) => settingOf(name).schema.description;
+
+/** Of a whole number. */
+const boundsOf = (name: SettingName) => {
+  const { minimum, maximum } = z.toJSONSchema(settingOf(name).schema, { io: 'output', unrepresentable: 'any' });
+  return minimum === undefined || maximum === undefined ? undefined : ([minimum, maximum] as const);
+};
 
 describe('the table of settings', () => {
   test('has a default that its own rules accept, and an explanation, for each', () => {
     expect(() => load()).not.toThrow();
     const settings = load();
     for (const name of NAMES) {
-      const { kind, default: text, doc, group, secret } = settingOf(name);
+      const { default: text, doc, group, secret } = settingOf(name);
       expect(name).toMatch(/^SVC_[A-Z0-9]+(_[A-Z0-9]+)*$/);
-      expect([name, doc.length > 20, group.length > 0]).toEqual([name, true, true]);
+      expect([name, doc.length > 20, group.length > 0, takes(name) !== undefined]).toEqual([name, true, true, true]);
       if (text === undefined) expect([name, settings[name]]).toEqual([name, undefined]);
-      else if (kind === 'integer') expect([name, settings[name]]).toEqual([name, Number(text)]);
+      else if (boundsOf(name)) expect([name, settings[name]]).toEqual([name, Number(text)]);
       else expect([name, settings[name] === undefined]).toEqual([name, false]);
       // A secret with a default is no secret.
       if (secret) expect([name, text]).toEqual([name, undefined]);
@@ -82,8 +76,8 @@ describe('the table of settings', () => {
 
 describe('faults', () => {
   test('are listed all at once, each by its name', () => {
-    const wrong = NAMES.filter((name) => wrongText(settingOf(name)) !== undefined);
-    const env = Object.fromEntries(wrong.map((name) => [name, wrongText(settingOf(name))]));
+    const wrong = NAMES.filter((name) => !['string', 'path'].includes(takes(name)!));
+    const env = Object.fromEntries(wrong.map((name) => [name, WRONG]));
     const faults = faultsOf(() => load({ ...env, SVC_HTTP_PROT: '1', SVC_NOTHING_LIKE_IT: '2' }));
     for (const name of [...wrong, 'SVC_HTTP_PROT', 'SVC_NOTHING_LIKE_IT']) {
       expect([name, faults.filter((line) => line.startsWith(`${name}: `)).length]).toEqual([name, 1]);
@@ -115,13 +109,12 @@ describe('faults', () => {
     ).toMatchObject({ SVC_BITCOIN_HEADERS_END_HEIGHT: 100 });
   });
 
-  test.each(NAMES.filter((name) => settingOf(name).kind === 'integer'))('%s keeps to its bounds', (name) => {
-    const { min, max } = settingOf(name);
+  test.each(NAMES.filter((name) => boundsOf(name) !== undefined))('%s keeps to its bounds', (name) => {
+    const [min, max] = boundsOf(name)!;
     for (const bound of [min, max]) {
-      expect(bound).toBeDefined();
       expect(load({ [name]: String(bound) })[name]).toBe(bound);
     }
-    for (const text of [String(min! - 1), String(max! + 1), '1.5', '1e3', '0x10', '1 2', 'NaN', `${'9'.repeat(30)}`]) {
+    for (const text of [String(min - 1), String(max + 1), '1.5', '1e3', '0x10', '1 2', 'NaN', `${'9'.repeat(30)}`]) {
       const faults = faultsOf(() => load({ [name]: text }));
       expect(faults).toEqual([expect.stringMatching(new RegExp(`^${name}: `))]);
       if (!settingOf(name).secret) expect(faults[0]).toContain(JSON.stringify(text));
@@ -151,7 +144,7 @@ describe('faults', () => {
   });
 
   test('are blank texts given as flags: a blank key would let in whoever sends none', () => {
-    for (const name of NAMES.filter((each) => ['string', 'path'].includes(settingOf(each).kind))) {
+    for (const name of NAMES.filter((each) => ['string', 'path'].includes(takes(each)!))) {
       expect(faultsOf(() => load({}, { flags: { [name]: ' ' } }))).toEqual(
         [`${name}: must not be blank`].map((line) => expect.stringContaining(line)),
       );
@@ -266,7 +259,7 @@ describe('faults', () => {
   test('never show what a secret holds, nor the credentials of an address', () => {
     const secrets = NAMES.filter((name) => settingOf(name).secret);
     expect(secrets.length).toBeGreaterThan(2);
-    for (const name of NAMES.filter((each) => settingOf(each).kind === 'url')) {
+    for (const name of NAMES.filter((each) => takes(each)!.startsWith('URL'))) {
       for (const text of [
         'gopher://someone:verysecret@example.test/x',
         'postgres//someone:verysecret@example.test/x',

@@ -6,7 +6,7 @@ import { mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { dirname, join, relative, resolve, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { loadSettings } from '../../../shared/config/load.ts';
-import { SETTINGS, type Setting } from '../../../shared/config/settings.ts';
+import { SETTINGS, type SettingName } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { sha256OfFile } from '../../sources/documents/locations.ts';
@@ -171,7 +171,7 @@ interface Location {
 function locationsOf({ datasets: [{ locations }] }: Feed, folder: string): Location[] {
   const sources = Object.entries(locations);
   return sources.flatMap(([source, names]) => {
-    const name = names.find((one) => (SETTINGS as Readonly<Record<string, Setting>>)[one]?.schemes?.includes('file:'));
+    const name = names.find((one) => SETTINGS[one as SettingName].schema.safeParse('file:///').success);
     const directory = sources.length === 1 ? folder : join(folder, source);
     return name ? [{ name, url: pathToFileURL(`${directory}/`).href }] : [];
   });

@@ -3,14 +3,14 @@ import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_
 import { tradesAdapter } from '../trades/feed.ts';
 import { ExchangeCRows } from './project.ts';
 import { consecutiveDays, writeDay } from './sample.ts';
-import { exchangeCSource, type TreeName } from './source.ts';
+import { exchangeCSource } from './source.ts';
 
 export const exchangeC = tradesAdapter(exchangeCSpotTrades, {
   createSource: ({ settings, location, fetching }) =>
     exchangeCSource({
       ...fetching,
       baseUrl: location,
-      archive: settings.SVC_EXCHANGE_C_ARCHIVE as TreeName,
+      archive: settings.SVC_EXCHANGE_C_ARCHIVE,
       symbol: settings.SVC_EXCHANGE_C_SYMBOL,
       maxSortBytes: settings.limits.sortBytes,
     }),
@@ -18,6 +18,6 @@ export const exchangeC = tradesAdapter(exchangeCSpotTrades, {
   sampleDays: (range) => consecutiveDays({ ...range, seed: 3 }),
   writeDay: (day, { directory, settings }) => {
     const { SVC_EXCHANGE_C_SYMBOL: symbol, SVC_EXCHANGE_C_ARCHIVE: archive } = settings;
-    return writeDay({ directory, archive: archive as TreeName, symbol, ...day });
+    return writeDay({ directory, archive, symbol, ...day });
   },
 });

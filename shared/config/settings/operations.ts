@@ -1,57 +1,127 @@
-/** Settings of the embedded stack, of the log of events and its readers, and of backfills, following and verification. */
-import { MIB, type Setting } from './setting.ts';
+/** Settings of the stack, of the log of events and its readers, and of backfills, following and verification. */
+import { boolean, choice, MIB, path, type Setting, text, url, whole } from './setting.ts';
+
+/** Settings of the embedded stack, and of the servers that are used in its place. */
+export const STACK = {
+  SVC_STATE_DIR: {
+    group: 'Stack',
+    schema: path,
+    default: '.tidemark',
+    doc: 'Folder of the embedded stack: database and log files, ports, generated secrets.',
+  },
+  SVC_RUN_AS: {
+    group: 'Stack',
+    schema: text,
+    doc: 'Account of the machine that PostgreSQL and nats-server run as when root starts them. Without it they run as `nobody`, which other daemons may share: they could then read and change the data.',
+  },
+  SVC_DATABASE_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'A PostgreSQL with TimescaleDB to use instead of the embedded one. Every process uses it. Where the URLs below name other roles, this one is the role of ingest and of commands; in the HTTP service and the export worker it is their own role.',
+  },
+  SVC_DATABASE_OWNER_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'The same database through the role that owns it, for migrations, `keys` and `rights read-role`; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_SERVE_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'The same database through the role of the HTTP service that `up` starts; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_EXPORT_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'The same database through the role of the workers that `up --only exports` starts; unset: SVC_DATABASE_URL, whose role must then be allowed to run exports. `tidemark_ingest` is not.',
+  },
+  SVC_DATABASE_MONITOR_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'The same database through the role with which the HTTP service collects its metrics; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_ADMIN_URL: {
+    group: 'Stack',
+    schema: url('postgres:', 'postgresql:'),
+    secret: true,
+    doc: 'The same database through a superuser, for `migrate` alone: `migrate` creates the roles that the other URLs name, with their passwords. No running process needs it.',
+  },
+  SVC_NATS_URL: {
+    group: 'Stack',
+    schema: url('nats:', 'tls:'),
+    secret: true,
+    doc: 'A nats-server with JetStream to use instead of the embedded one. For a cluster, name one server here and the others in `?servers=HOST:PORT,HOST:PORT`. Add `?inbox=PREFIX` where the account may subscribe to that prefix only. The account writes events.',
+  },
+  SVC_NATS_PROJECTOR_URL: {
+    group: 'Stack',
+    schema: url('nats:', 'tls:'),
+    secret: true,
+    doc: 'The same nats-server through the account of the projector; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_OPERATOR_URL: {
+    group: 'Stack',
+    schema: url('nats:', 'tls:'),
+    secret: true,
+    doc: 'The same nats-server through an account that creates and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_READER_URL: {
+    group: 'Stack',
+    schema: url('nats:', 'tls:'),
+    secret: true,
+    doc: 'The same nats-server through an account that may only read, for lineage; unset: SVC_NATS_URL.',
+  },
+  SVC_SAMPLE: {
+    group: 'Stack',
+    schema: boolean,
+    default: 'true',
+    doc: 'Load a small synthetic sample into an empty system at start, except for datasets whose source location is set.',
+  },
+} as const satisfies Record<string, Setting>;
 
 export const OPERATIONS = {
   SVC_FOLLOW: {
     group: 'Operations',
-    kind: 'boolean',
+    schema: boolean,
     default: 'false',
     doc: '`up` also follows every source whose location is set, as `./tidemark follow` does.',
   },
   SVC_FOLLOW_FILES_SECONDS: {
     group: 'Operations',
-    kind: 'integer',
-    unit: 's',
+    schema: whole(1, 7 * 86_400, 's'),
     default: '3600',
-    min: 1,
-    max: 604_800,
     doc: '`follow` of an exchange looks for new file days this often.',
   },
   SVC_VERIFY_INTERVAL_SECONDS: {
     group: 'Operations',
-    kind: 'integer',
-    unit: 's',
+    schema: whole(0, 366 * 86_400, 's'),
     default: '86400',
-    min: 0,
-    max: 366 * 86_400,
     doc: '`up` recounts the stored rows of each proved partition this long after its last recount, one partition at a time; 0: never.',
   },
   SVC_COLUMNSTORE_AFTER_DAYS: {
     group: 'Operations',
-    kind: 'integer',
-    unit: 'days',
+    schema: whole(0, 36_500, 'days'),
     default: '30',
-    min: 0,
-    max: 36_500,
     doc: '`./tidemark compact` puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
   },
   SVC_PROOF_LOG_DIR: {
     group: 'Proof log',
-    kind: 'path',
+    schema: path,
     doc: 'Folder of the tiles and the checkpoint of the proof log; the projector writes it, and the HTTP service hands it out. Unset: `proof-log` in the state folder.',
   },
   SVC_PROOF_LOG_KEY: {
     group: 'Proof log',
-    kind: 'string',
+    schema: text,
     secret: true,
     doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`. Unset: generated at the first start, in a file beside `SVC_PROOF_LOG_DIR`: its name and `.key`.',
   },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
-    kind: 'integer',
+    schema: whole(1, 5),
     default: '1',
-    min: 1,
-    max: 5,
     doc: 'Servers of a NATS cluster that store each stream: 1, 3 or 5. Existing streams are changed to this number.',
   },
 } as const satisfies Record<string, Setting>;
@@ -60,109 +130,14 @@ export const OPERATIONS = {
 export const LOG = {
   SVC_STREAM_MAX_BYTES: {
     group: 'Log',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(8 * 1024 * MIB),
-    min: MIB,
-    max: 1024 * 1024 * 1024 * MIB,
+    schema: whole(MIB, 1073741824 * MIB, 'bytes'),
+    default: '8589934592',
     doc: 'Byte limit of each stream, reserved on the disk of nats-server. Where the disk has no room for it, a new stream gets a half or a quarter of it. A full stream stops the publisher; nothing is dropped.',
   },
   SVC_LOG_LEVEL: {
     group: 'Logs',
-    kind: 'choice',
-    choices: ['trace', 'debug', 'info', 'warn', 'error', 'silent'],
+    schema: choice('trace', 'debug', 'info', 'warn', 'error', 'silent'),
     default: 'info',
     doc: 'Least severe level that is written, as one JSON object a line on stderr. On a terminal the lines go to log/tidemark.log in the state folder, and warnings and errors are also shown as text.',
-  },
-} as const satisfies Record<string, Setting>;
-
-/** Settings of the embedded stack, and of the servers that are used in its place. */
-export const STACK = {
-  SVC_STATE_DIR: {
-    group: 'Stack',
-    kind: 'path',
-    default: '.tidemark',
-    doc: 'Folder of the embedded stack: database and log files, ports, generated secrets.',
-  },
-  SVC_RUN_AS: {
-    group: 'Stack',
-    kind: 'string',
-    doc: 'Account of the machine that PostgreSQL and nats-server run as when root starts them. Without it they run as `nobody`, which other daemons may share: they could then read and change the data.',
-  },
-  SVC_DATABASE_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'A PostgreSQL with TimescaleDB to use instead of the embedded one. Every process uses it. Where the URLs below name other roles, this one is the role of ingest and of commands; in the HTTP service and the export worker it is their own role.',
-  },
-  SVC_DATABASE_OWNER_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'The same database through the role that owns it, for migrations, `keys` and `rights read-role`; unset: SVC_DATABASE_URL.',
-  },
-  SVC_DATABASE_SERVE_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'The same database through the role of the HTTP service that `up` starts; unset: SVC_DATABASE_URL.',
-  },
-  SVC_DATABASE_EXPORT_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'The same database through the role of the workers that `up --only exports` starts; unset: SVC_DATABASE_URL, whose role must then be allowed to run exports. `tidemark_ingest` is not.',
-  },
-  SVC_DATABASE_MONITOR_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'The same database through the role with which the HTTP service collects its metrics; unset: SVC_DATABASE_URL.',
-  },
-  SVC_DATABASE_ADMIN_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['postgres:', 'postgresql:'],
-    secret: true,
-    doc: 'The same database through a superuser, for `migrate` alone: `migrate` creates the roles that the other URLs name, with their passwords. No running process needs it.',
-  },
-  SVC_NATS_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['nats:', 'tls:'],
-    secret: true,
-    doc: 'A nats-server with JetStream to use instead of the embedded one. For a cluster, name one server here and the others in `?servers=HOST:PORT,HOST:PORT`. Add `?inbox=PREFIX` where the account may subscribe to that prefix only. The account writes events.',
-  },
-  SVC_NATS_PROJECTOR_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['nats:', 'tls:'],
-    secret: true,
-    doc: 'The same nats-server through the account of the projector; unset: SVC_NATS_URL.',
-  },
-  SVC_NATS_OPERATOR_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['nats:', 'tls:'],
-    secret: true,
-    doc: 'The same nats-server through an account that creates and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
-  },
-  SVC_NATS_READER_URL: {
-    group: 'Stack',
-    kind: 'url',
-    schemes: ['nats:', 'tls:'],
-    secret: true,
-    doc: 'The same nats-server through an account that may only read, for lineage; unset: SVC_NATS_URL.',
-  },
-  SVC_SAMPLE: {
-    group: 'Stack',
-    kind: 'boolean',
-    default: 'true',
-    doc: 'Load a small synthetic sample into an empty system at start, except for datasets whose source location is set.',
   },
 } as const satisfies Record<string, Setting>;

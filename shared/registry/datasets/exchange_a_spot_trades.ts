@@ -7,15 +7,6 @@ export const exchangeASpotTrades = {
   doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
   locations: { exchange_a: ['SVC_EXCHANGE_A_BASE_URL'] },
   pinned: ['SVC_EXCHANGE_A_SYMBOL'],
-  settings: {
-    SVC_EXCHANGE_A_BASE_URL: {
-      group: 'Sources',
-      kind: 'url',
-      schemes: ['http:', 'https:', 'file:'],
-      doc: 'Archive of exchange A: spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip below it, each with .CHECKSUM.',
-    },
-    SVC_EXCHANGE_A_SYMBOL: { group: 'Sources', kind: 'string', default: 'BTCUSDT', doc: 'Symbol of exchange A.' },
-  },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   offset: {
     doc: 'the trade id, such as 109344068',

@@ -13,26 +13,6 @@ export const exchangeBSpotTrades = {
   doc: "Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
   pinned: ['SVC_EXCHANGE_B_INSTRUMENT'],
-  settings: {
-    SVC_EXCHANGE_B_BASE_URL: {
-      group: 'Sources',
-      kind: 'url',
-      schemes: ['http:', 'https:', 'file:'],
-      doc: 'Archive of exchange B: trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip below it. It excludes SVC_EXCHANGE_B_LINK_URL.',
-    },
-    SVC_EXCHANGE_B_LINK_URL: {
-      group: 'Sources',
-      kind: 'url',
-      schemes: ['http:', 'https:'],
-      doc: "Endpoint of exchange B that answers with the link of a day's zip: the vendor's public index, a GET (the path ends with /api/v5/public/market-data-history), else the endpoint of its web page, a POST. All processes of this host together call it at most once in 0.75 s.",
-    },
-    SVC_EXCHANGE_B_INSTRUMENT: {
-      group: 'Sources',
-      kind: 'string',
-      default: 'BTC-USDT',
-      doc: 'Instrument of exchange B; rows of any other are refused.',
-    },
-  },
   partition: { kind: 'file_day', startOffsetMs: START_OFFSET_MS },
   offset: {
     doc: 'the trade id, such as 465953984',

@@ -10,27 +10,6 @@ export const exchangeCSpotTrades = {
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
   pinned: ['SVC_EXCHANGE_C_SYMBOL', 'SVC_EXCHANGE_C_ARCHIVE'],
-  settings: {
-    SVC_EXCHANGE_C_BASE_URL: {
-      group: 'Sources',
-      kind: 'url',
-      schemes: ['http:', 'https:', 'file:'],
-      doc: 'Archive of exchange C: spot/SYMBOL/SYMBOL_YYYY-MM-DD.csv.gz below it, or trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz.',
-    },
-    SVC_EXCHANGE_C_ARCHIVE: {
-      group: 'Sources',
-      kind: 'choice',
-      default: 'spot',
-      choices: ['spot', 'trading'],
-      doc: 'Tree of the archive that is read: `spot`, or `trading`, in which the vendor publishes perpetuals.',
-    },
-    SVC_EXCHANGE_C_SYMBOL: {
-      group: 'Sources',
-      kind: 'string',
-      default: 'BTCUSDT',
-      doc: 'Symbol of exchange C; rows of any other in the tree `trading` are refused.',
-    },
-  },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   // Ids have no gaps within a day and need not continue from one day to the next.
   offset: {
