@@ -1,6 +1,6 @@
 /** The HTTP server around the application: its port, its connections, its time limits, and how it stops. */
 import { randomUUID } from 'node:crypto';
-import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse, STATUS_CODES } from 'node:http';
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { Problem, type ProblemCode } from './contract/problems.ts';
@@ -8,9 +8,6 @@ import type { RefusalLog } from './http/access.ts';
 import { DEDICATED, LAST } from './http/answer.ts';
 import { listenOnFree, type PortHolders } from './http/port.ts';
 import { announcesBody, awaitUnreadBody, discardBody, lacksLength } from './http/unread-body.ts';
-
-// An `import` would read all names, also `WebSocket`, and so load undici and HTTP/2: 60 ms of CPU at each start.
-const { createServer, STATUS_CODES } = process.getBuiltinModule('node:http');
 
 interface ConnectionRules {
   /** Connections that may wait for an answer at once. Beyond them the server answers only health and metrics. */

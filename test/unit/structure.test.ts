@@ -123,11 +123,6 @@ test('what runs imports only packages that a start installs', () => {
   expect(imported.filter(({ name }) => dependencies[name] === undefined)).toEqual([]);
 });
 
-test('no process loads undici and HTTP/2 at its start: an import of node:http reads all its names, and they load both', () => {
-  const faults = files.filter((file) => /^import (?!type\b)[^;]*? from '(?:node:)?http'/m.test(textOf.get(file)!));
-  expect(faults).toEqual([]);
-});
-
 /** A source's own folder; what several share lies beside them. */
 const SOURCE = /^pipelines\/sources\/(exchange_[a-z]|etf|macro|bitcoin)\//;
 

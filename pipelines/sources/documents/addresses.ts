@@ -2,7 +2,7 @@
  * Where a vendor may send us: its redirects, and the links in its answers, lead to public addresses alone. Only a base address that is
  * itself on a loopback, private or link-local address, as a mirror in the house is, may lead to others of that kind.
  */
-import type { LookupAddress, LookupOptions } from 'node:dns';
+import { type LookupAddress, type LookupOptions, lookup as resolve } from 'node:dns';
 import { isIP, type LookupFunction } from 'node:net';
 
 export type AddressKind = 'public' | 'loopback' | 'private' | 'link-local' | 'reserved';
@@ -120,11 +120,7 @@ type Lookup = (
 ) => void;
 
 /** Resolves a name for a connection, which then goes to an address that was looked at. */
-export function checkedLookup(
-  base: string | undefined,
-  // An import would load the module at each start of a process.
-  lookup: Lookup = process.getBuiltinModule('node:dns').lookup as Lookup,
-): LookupFunction {
+export function checkedLookup(base: string | undefined, lookup: Lookup = resolve as Lookup): LookupFunction {
   return (host, options, done) => {
     lookup(host, options, (error, found, family) => {
       if (error) return void done(error, '', 0);
