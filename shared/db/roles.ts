@@ -284,8 +284,6 @@ const PROVISIONS: readonly string[] = [
   'create extension if not exists btree_gist',
   // The chunks and their indexes are created in this schema.
   `grant usage, create on schema _timescaledb_internal to ${INGEST}`,
-  // The pages of a new index are logged uncompressed (pipelines/projector/chunks.ts).
-  `grant set on parameter wal_compression to ${INGEST}`,
   // PostgreSQL lets everybody make large objects, which no grant on a table limits: they would fill the disk.
   `do $$ declare f regprocedure; begin
      for f in select oid from pg_proc where pronamespace = 'pg_catalog'::regnamespace and proname ~ '^(lo_|loread$|lowrite$)' loop
@@ -333,7 +331,6 @@ const ROLE_FACTS = `
     me.rolsuper or coalesce(pg_has_role(me.oid, to_regrole('${OWNER}'), 'usage'), false) as may,
     pg_get_userbyid(d.datdba) = '${OWNER}' and exists (select from pg_namespace where nspname = '_timescaledb_internal'
       and has_schema_privilege(to_regrole('${INGEST}'), oid, 'create'))
-      and coalesce(has_parameter_privilege(to_regrole('${INGEST}'), 'wal_compression', 'set'), false)
       and not exists (select from pg_proc p where p.proname in ('lo_creat', 'lo_create', 'lo_from_bytea')
         and has_function_privilege(to_regrole('${INGEST}'), p.oid, 'execute')) as provisioned,
     (select coalesce(json_agg(t order by t.name), '[]') from (

@@ -272,7 +272,7 @@ const roles: Check = {
     if (missing.length === 0 && !isProvisioned) {
       const fix = './tidemark migrate with SVC_DATABASE_ADMIN_URL (docs/operations.md, "Roles of the database")';
       const what =
-        'has another owner than tidemark_owner, lacks the right to create chunks or to set wal_compression, or lets everybody make large objects';
+        'has another owner than tidemark_owner, lacks the right to create chunks, or lets everybody make large objects';
       findings.push(warning('provisioning', what, fix));
     }
     return [...findings, ...changes.map((sql) => warning('privileges', `lacks: ${sql}`, ROLES_FIX))];
