@@ -14,7 +14,7 @@ export const QUERY = '/v1/raw/query';
 export const ARROW = { Accept: 'application/vnd.apache.arrow.stream' };
 
 /** The options of Node with which `./tidemark up` starts the service. */
-const NODE_OPTIONS = ['--initial-old-space-size=512', '--single-threaded-gc', '--no-allocation-site-pretenuring'];
+const NODE_OPTIONS = ['--initial-old-space-size=512'];
 
 export type Settings = Partial<Record<SettingName, string>>;
 

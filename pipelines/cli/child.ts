@@ -15,8 +15,6 @@ export interface ChildOptions {
   /** Module to run, relative to the project's root. */
   readonly module: string;
   readonly args?: readonly string[];
-  /** Options of Node beyond the command's own. */
-  readonly nodeOptions?: readonly string[];
   /** Written to the child's standard input, which is then closed. */
   readonly input?: string;
   /** The environment that it inherits, which is the command's. */
@@ -60,7 +58,7 @@ export interface SpawnedChild {
   readonly exited: Promise<Exit>;
 }
 
-interface SpawnOptions extends Pick<ChildOptions, 'module' | 'args' | 'nodeOptions' | 'inherits' | 'env'> {
+interface SpawnOptions extends Pick<ChildOptions, 'module' | 'args' | 'inherits' | 'env'> {
   /** Whether somebody will read its standard output, and its standard error, which is else the command's own. */
   readonly readsOutput: boolean;
   readonly readsErrors: boolean;
@@ -68,8 +66,8 @@ interface SpawnOptions extends Pick<ChildOptions, 'module' | 'args' | 'nodeOptio
 
 /** Starts a process whose standard input stays open. */
 export function spawnChild(options: SpawnOptions): SpawnedChild {
-  const { module, args = [], nodeOptions = [], inherits, env, readsOutput, readsErrors } = options;
-  const child = spawn(process.execPath, [...process.execArgv, ...nodeOptions, join(PROJECT_ROOT, module), ...args], {
+  const { module, args = [], inherits, env, readsOutput, readsErrors } = options;
+  const child = spawn(process.execPath, [...process.execArgv, join(PROJECT_ROOT, module), ...args], {
     stdio: ['pipe', readsOutput ? 'pipe' : 'ignore', readsErrors ? 'pipe' : 'inherit'],
     env: { ...inherits, ...(readsErrors && { [TERMINAL_VARIABLE]: '1' }), ...env },
     // Its own process group: Ctrl-C reaches only the command, which stops its children in order.

@@ -269,16 +269,6 @@ const requiredByUp = (settings: Partial<Settings>): readonly SettingName[] =>
 
 const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL_API_KEY ?? stack.apiKey!;
 
-/**
- * V8 collects the young generation of the HTTP service in 1.3 ms, in the median, on the thread that fills it. With threads of its own
- * beside it, which wait for cores that the database uses, it takes 5.4, and all requests of that time wait.
- *
- * Pretenuring is V8's choice to make objects of some places in the code in the old generation, once nearly all of a place have survived. Under
- * load it takes objects of requests for such, in one process of ten. Then each keeps what it refers to through every collection of
- * the young generation, so that nearly all survive, and V8 never finds out: 3.4 to 7.6 MB are copied, in 10 to 21 ms.
- */
-const SERVING_OPTIONS = ['--single-threaded-gc', '--no-allocation-site-pretenuring'];
-
 /** The settings go through standard input, so that no other process can read the key and the database's password. */
 function startServing(
   context: Context,
@@ -300,7 +290,6 @@ function startServing(
     name: 'serving',
     module: 'serving/main.ts',
     args: ['--stdin'],
-    nodeOptions: SERVING_OPTIONS,
     inherits: io.env,
     log,
     terminalLog,
