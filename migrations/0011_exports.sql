@@ -23,6 +23,8 @@ create table if not exists exports (
   worker text,
   -- When a worker may take it: at once, after the pause before the next try, or when the lease of its worker is over.
   due_at timestamptz not null default clock_timestamp(),
+  -- When a worker took it last.
+  claimed_at timestamptz,
   crashes integer not null default 0,
   retries integer not null default 0,
   -- Of the latest run: at first as judged at submit.
@@ -45,6 +47,8 @@ create table if not exists exports (
 create unique index if not exists exports_idempotency on exports (idempotency_key, coalesce(api_key, 'owner'))
   where idempotency_key is not null;
 create index if not exists exports_unfinished on exports (number) where state in ('queued', 'running');
+-- When a worker last took one of a key.
+create index if not exists exports_claimed on exports (coalesce(api_key, 'owner'), claimed_at) where claimed_at is not null;
 create index if not exists exports_kept on exports (expires_at) where state = 'succeeded' and removed_at is null;
 
 -- Where each chain of the audit log ended when it was last written: a log that lost its tail is found by it.

@@ -36,15 +36,17 @@ export interface QueueLimits {
   readonly waiting: number;
 }
 
-export interface QueueLoad {
+interface QueueLoad {
   readonly queued: number;
   readonly running: number;
+  /** Of the submitting key. */
+  readonly queuedOfKey: number;
 }
 
 type SubmitOutcome =
   | { readonly kind: 'accepted' | 'known'; readonly row: ExportRow }
   | { readonly kind: 'conflict' }
-  | ({ readonly kind: 'full' } & QueueLoad);
+  | { readonly kind: 'full'; readonly why: string };
 
 /** The numbered directories of an export that may be needed. */
 export interface RunFolders {
@@ -94,8 +96,8 @@ const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 30_000;
 
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
-/** As the index of Idempotency-Key has it. */
-const API_KEY = `coalesce(api_key, '${OWNER}')`;
+/** As the indexes have it. */
+const keySql = (row: string): string => `coalesce(${row}.api_key, '${OWNER}')`;
 const COLUMNS = `e.*, e.request::text as request_text, coalesce(e.expires_at <= clock_timestamp(), false) as is_expired`;
 
 export class ExportStore implements AsyncDisposable {
@@ -131,7 +133,7 @@ export class ExportStore implements AsyncDisposable {
     const { rows } = await this.#pool.query(
       `select ${COLUMNS} from exports e where ($1::text is null or state = $1)
          and ($2::int2 is null or dataset_id = $2 or request -> 'columns' @> jsonb_build_array(jsonb_build_object('dataset', $6::text)))
-         and ($3::int8 is null or number < $3) and ($5::text is null or ${API_KEY} = $5) order by number desc limit $4`,
+         and ($3::int8 is null or number < $3) and ($5::text is null or ${keySql('e')} = $5) order by number desc limit $4`,
       [
         filter.state,
         filter.dataset && DATASETS.get(filter.dataset)?.number,
@@ -151,18 +153,26 @@ export class ExportStore implements AsyncDisposable {
     client: Pick<Pool, 'query'> = this.#pool,
   ): Promise<ExportRow | undefined> {
     const { rows } = await client.query(
-      `select ${COLUMNS} from exports e where idempotency_key = $1 and ${API_KEY} = $2`,
+      `select ${COLUMNS} from exports e where idempotency_key = $1 and ${keySql('e')} = $2`,
       [key, apiKey],
     );
     return rows.length === 0 ? undefined : rowOf(rows[0]);
   }
 
-  async load(client: Pick<Pool, 'query'> = this.#pool): Promise<QueueLoad> {
+  /** Why the queue takes no more exports of a key; undefined: it does. */
+  async whyFull(
+    apiKey: string,
+    limits: QueueLimits,
+    client: Pick<Pool, 'query'> = this.#pool,
+  ): Promise<string | undefined> {
     const { rows } = await client.query(
-      `select count(*) filter (where state = 'queued')::int as queued, count(*) filter (where state = 'running')::int as running
+      `select count(*) filter (where state = 'queued')::int as queued,
+         count(*) filter (where state = 'running')::int as running,
+         count(*) filter (where state = 'queued' and ${keySql('exports')} = $1)::int as "queuedOfKey"
        from exports where state in ('queued', 'running')`,
+      [apiKey],
     );
-    return rows[0];
+    return whyFull(apiKey, rows[0], limits);
   }
 
   /** @param beforeCommit runs before the commit; its fault rolls the submission back. */
@@ -179,8 +189,8 @@ export class ExportStore implements AsyncDisposable {
           return row.requestSha256 === one.requestSha256 ? { kind: 'known', row } : { kind: 'conflict' };
         }
       }
-      const load = await this.load(client);
-      if (isFull(load, limits)) return { kind: 'full', ...load };
+      const why = await this.whyFull(one.apiKey, limits, client);
+      if (why !== undefined) return { kind: 'full', why };
       const { rows } = await client.query(
         `with e as (insert into exports (export_id, request, request_sha256, idempotency_key, dataset_id, mode, format,
            rights_state, rights_provisional, view_id, view_version, warnings, as_of_utc, api_key)
@@ -210,8 +220,8 @@ export class ExportStore implements AsyncDisposable {
   }
 
   /**
-   * Takes the next export for a worker. It takes from the key with the fewest running exports the oldest, so that the many
-   * exports of one key delay those of others by one run at most.
+   * Takes the next export for a worker: of the key with the fewest running exports, among several of the one that has waited longest
+   * for a worker, the oldest. So the many exports of one key lock out nobody.
    * @param how.mine exports that this worker runs
    * @param how.takesOver whether exports of workers count whose lease is over
    */
@@ -224,15 +234,17 @@ export class ExportStore implements AsyncDisposable {
         `select ${COLUMNS} from exports e
          where state in ('queued', 'running') and (${isHeldSql('e', '$1')}) is false
            and export_id <> all ($2::uuid[]) and (worker is null or $3)
-         order by (select count(*) from exports r
-           where r.state = 'running' and r.worker is not null and ${isHeldSql('r', '$1')}
-             and coalesce(r.api_key, '${OWNER}') = coalesce(e.api_key, '${OWNER}')), number
+         order by
+           (select count(*) from exports r where r.state = 'running' and r.worker is not null and ${isHeldSql('r', '$1')}
+             and ${keySql('r')} = ${keySql('e')}),
+           (select max(claimed_at) from exports r where ${keySql('r')} = ${keySql('e')}) nulls first,
+           number
          limit 1 for update of e skip locked`,
         [Math.max(this.#options.leaseMs, MAX_RETRY_MS) + CLOCK_TOLERANCE_MS, how.mine, how.takesOver],
       );
       if (rows.length === 0) return undefined;
       return await this.#change(client, rowOf(rows[0]), 'claim', {
-        set: `fence = fence + 1, worker = $3, due_at = clock_timestamp() + $4 * interval '1 ms', progress = default,
+        set: `fence = fence + 1, worker = $3, claimed_at = clock_timestamp(), due_at = clock_timestamp() + $4 * interval '1 ms', progress = default,
           crashes = crashes + (case when worker is null or worker = $3 then 0 else 1 end)`,
         values: [worker, this.#options.leaseMs],
       });
@@ -417,6 +429,18 @@ export class ExportStore implements AsyncDisposable {
 const isHeldSql = (row: string, longestMs: string): string =>
   `${row}.due_at between clock_timestamp() and clock_timestamp() + ${longestMs} * interval '1 ms'`;
 
-/** The queue is not full while a worker is free, since an export then does not wait. */
-export const isFull = ({ queued, running }: QueueLoad, limits: QueueLimits): boolean =>
-  queued >= limits.waiting && queued + running >= limits.running;
+/**
+ * An accepted export never gives way, so a key is stopped before it has locked out others: it holds half of the queue at most, and
+ * the last place is the owner's.
+ */
+function whyFull(apiKey: string, { queued, running, queuedOfKey }: QueueLoad, limits: QueueLimits): string | undefined {
+  // With a worker free, an export does not wait.
+  if (queued + running < limits.running) return undefined;
+  if (queued >= limits.waiting) return `${queued} exports are waiting and ${running} are running.`;
+  if (apiKey === OWNER) return undefined;
+  if (queuedOfKey * 2 >= limits.waiting) {
+    return `${queuedOfKey} exports of this key are waiting, and a key may hold half of the queue’s ${limits.waiting} places.`;
+  }
+  if (queued < limits.waiting - 1) return undefined;
+  return `${queued} exports are waiting, and the last of the queue’s ${limits.waiting} places is kept for the owner’s key.`;
+}

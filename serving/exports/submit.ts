@@ -23,7 +23,7 @@ import { CoverageProbe, type Session } from '../read/snapshot/session.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
 import type { ExportRow } from './rows.ts';
 import { type ExportRights, exportProblem, exportRights } from './states.ts';
-import { type ExportStore, isFull, type NewExport, type QueueLimits, type QueueLoad } from './store.ts';
+import type { ExportStore, NewExport, QueueLimits } from './store.ts';
 
 /** What is known about an export before it runs. */
 interface ExportDryRun {
@@ -115,8 +115,8 @@ export async function submitExport(
   if (known) return knownExport(known, requestSha256);
   const mutable = mutableWindowWarning(request.window);
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
-  const load = await stored(store.load());
-  if (isFull(load, limits)) throw queueFull(load);
+  const why = await stored(store.whyFull(caller.name!, limits));
+  if (why !== undefined) throw queueFull(why);
   const { warnings, asOf } = await dryRunExport(inspector, request.subject, freshness, { signal, caller });
 
   const exportId = randomUUID();
@@ -134,7 +134,7 @@ export async function submitExport(
     if (acceptance === 'recorded') await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR' });
     throw dispatchProblem(cause);
   });
-  if (submitted.kind === 'full') throw queueFull(submitted);
+  if (submitted.kind === 'full') throw queueFull(submitted.why);
   if (submitted.kind === 'conflict') throw conflict();
   if (submitted.kind === 'known') return knownExport(submitted.row, requestSha256);
   return { row: submitted.row, isNew: true };
@@ -174,11 +174,7 @@ const conflict = () =>
     'The Idempotency-Key belongs to an export with another body. Send the same body, or use another key.',
   );
 
-const queueFull = ({ queued, running }: QueueLoad) =>
-  new Problem(
-    'EXPORT_QUEUE_LIMIT_REACHED',
-    `${queued} exports are waiting and ${running} are running. Try again later.`,
-  );
+const queueFull = (why: string) => new Problem('EXPORT_QUEUE_LIMIT_REACHED', `${why} Try again later.`);
 
 /** The key belongs to the caller, so the log holds its digest: whoever has the key can prove it. */
 const keyFact = (key: string | null): AuditPayload =>

@@ -43,6 +43,18 @@ const ask = (by: Name, path: string, more: { method?: string; body?: object; hea
     headers: more.headers,
     ...(more.body && { method: 'POST', body: JSON.stringify(more.body) }),
   });
+/** What is in an audit log, chain by chain. */
+async function recordsIn(directory: string): Promise<Json[]> {
+  const records: Json[] = [];
+  for (const chain of await readdir(directory)) {
+    for (const segment of await readdir(join(directory, chain))) {
+      const lines = (await readFile(join(directory, chain, segment), 'utf8')).split('\n').filter(Boolean);
+      records.push(...lines.map((line) => JSON.parse(line)));
+    }
+  }
+  return records;
+}
+
 const BODY = { dataset: DATASET, format: 'csv', n_rows: 10 };
 const submit = (by: Name, body: object = BODY, headers?: Record<string, string>) =>
   ask(by, EXPORT, { body, headers: headers ?? {} });
@@ -132,13 +144,7 @@ describe('an export', () => {
     const reading = await add('reading', { scopes: ['read'] });
     await exports.serving.send({ path: EXPORT, key: reading, body: JSON.stringify(BODY) });
     await exports.serving.send({ path: EXPORT, key: 'wrong', body: JSON.stringify(BODY) });
-    const records: Json[] = [];
-    for (const chain of await readdir(exports.audit)) {
-      for (const segment of await readdir(join(exports.audit, chain))) {
-        const lines = (await readFile(join(exports.audit, chain, segment), 'utf8')).split('\n').filter(Boolean);
-        records.push(...lines.map((line) => JSON.parse(line)));
-      }
-    }
+    const records = await recordsIn(exports.audit);
     const own = records.filter(({ export_id: id }) => id === json.export_id);
     expect(new Set(own.map(({ event }) => event))).toEqual(
       new Set(['export_submit_intent', 'export_submit_accepted', 'export_transition', 'export_download']),
@@ -151,19 +157,19 @@ describe('an export', () => {
   });
 });
 
+/** Reads of the dataset wait until its disposal. */
+async function locked(): Promise<AsyncDisposable> {
+  const client = new pg.Client({ connectionString: env.databaseUrl });
+  await client.connect();
+  await client.query(`begin; lock table ${DATASET} in access exclusive mode`);
+  return { [Symbol.asyncDispose]: () => client.end() };
+}
+
 describe('reads under load', () => {
   const serve = (settings: Parameters<typeof startServing>[0]['settings']) =>
     startServing({ databaseUrl: env.databaseUrl, settings });
   const read = (serving: Serving, by: Name): Promise<Answer> =>
     serving.send({ key: held[by], body: JSON.stringify({ sources: [DATASET] }) });
-
-  /** Reads of the dataset wait until its disposal. */
-  async function locked(): Promise<AsyncDisposable> {
-    const client = new pg.Client({ connectionString: env.databaseUrl });
-    await client.connect();
-    await client.query(`begin; lock table ${DATASET} in access exclusive mode`);
-    return { [Symbol.asyncDispose]: () => client.end() };
-  }
 
   test('one read of a key goes before all that another key has waiting', async () => {
     await using serving = await serve({ SVC_QUERY_MAX_CONCURRENCY: '1' });
@@ -225,5 +231,67 @@ describe('reads under load', () => {
     const outcomes = (await Promise.all(answers)).map(({ status, json }) => json.code ?? status);
     expect(outcomes.filter((one) => one === 200)).toHaveLength(4);
     expect(outcomes.filter((one) => one === 'QUERY_QUEUE_LIMIT_REACHED')).toHaveLength(16);
+  });
+});
+
+describe('forty exports of one key', () => {
+  const settings = { SVC_EXPORT_MAX_CONCURRENCY: '2', SVC_EXPORT_MAX_QUEUE: '16' };
+
+  test('lock out no other key and not the owner, and those of others run before they are done', async () => {
+    await exports.serving.app.exports.stopWork();
+    await using one = await startExports(env, { settings: { ...settings, SVC_STATE_DIR: join(env.dir, 'forty') } });
+    const send = (by: Name) => one.serving.send({ path: EXPORT, key: held[by], body: JSON.stringify(BODY) });
+    const ids: string[] = [];
+    {
+      await using _locked = await locked();
+      for (let at = 0; at < 2; at++) ids.push((await send('one')).json.export_id);
+      for (const id of ids) await eventually(async () => (await one.status(id)).json.status === 'running', 'it runs');
+      const flood = await Promise.all(Array.from({ length: 38 }, () => send('one')));
+      const taken = flood.filter(({ status }) => status === 202);
+      const refused = flood.filter(({ status }) => status !== 202);
+      expect([taken.length, refused.length]).toEqual([8, 30]);
+      for (const { status, json } of refused) {
+        expect([status, json.code]).toEqual([503, 'EXPORT_QUEUE_LIMIT_REACHED']);
+        expect(json.detail).toBe(
+          '8 exports of this key are waiting, and a key may hold half of the queue’s 16 places. Try again later.',
+        );
+      }
+      ids.push(...taken.map(({ json }) => json.export_id));
+      for (const by of [...Array(7).fill('other'), 'owner'] as Name[]) {
+        const { status, json, text } = await send(by);
+        expect(status, text).toBe(202);
+        ids.push(json.export_id);
+        if (by === 'owner' || ids.length < 17) continue;
+        // Fifteen wait: named keys have no more room.
+        expect((await send('other')).json.detail).toBe(
+          '15 exports are waiting, and the last of the queue’s 16 places is kept for the owner’s key. Try again later.',
+        );
+      }
+      expect((await send('owner')).json.detail).toBe('16 exports are waiting and 2 are running. Try again later.');
+    }
+    // What was taken on is done, all of it.
+    for (const id of ids) expect((await one.finished(id)).json.status).toBe('succeeded');
+    const claims = (await recordsIn(join(env.dir, 'forty', 'export-audit'))).filter(
+      ({ payload }) => payload.event === 'claim',
+    );
+    const order = claims.map(({ payload }) => payload.api_key);
+    expect(order).toHaveLength(18);
+    expect(order.slice(0, 2)).toEqual(['one', 'one']);
+    // Two run at once: a place that is free goes to a key that has none.
+    expect(order.indexOf('other')).toBeLessThan(4);
+    expect(order.indexOf('owner')).toBeLessThan(5);
+  });
+
+  test('run one after the other all the same where nobody else waits', async () => {
+    await using alone = await startExports(env, { settings: { ...settings, SVC_STATE_DIR: join(env.dir, 'alone') } });
+    await using _locked = await locked();
+    const answers = [];
+    for (let at = 0; at < 2; at++) {
+      const { json } = await alone.serving.send({ path: EXPORT, key: held.one, body: JSON.stringify(BODY) });
+      answers.push(json.export_id);
+    }
+    for (const id of answers)
+      await eventually(async () => (await alone.status(id)).json.status === 'running', 'both workers run its exports');
+    for (const id of answers) await alone.cancel(id);
   });
 });

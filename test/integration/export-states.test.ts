@@ -17,6 +17,7 @@ import {
   TRANSITIONS,
 } from '../../serving/exports/states.ts';
 import { type ExportOutcome, ExportStore, type ExportTransition } from '../../serving/exports/store.ts';
+import { ExportWorker } from '../../serving/exports/worker.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -246,6 +247,37 @@ test('a worker takes back neither what it runs nor, after an outage, what others
   expect(await take('other', { takesOver: false })).toBeUndefined();
   // Its own run that ended without a word to the database is no crash.
   expect(await take('w')).toMatchObject({ exportId, fence: 2, crashes: 0 });
+});
+
+// The lease of a living worker ends with an outage, too: it was counted as dead.
+test('a worker that could not reach the database gives others time for a heartbeat before it takes over what they run', async () => {
+  await alone();
+  const exportId = await submit();
+  await take('dead');
+  await execute(env.databaseUrl, "update exports set due_at = clock_timestamp() - interval '1 h'");
+  const asked: boolean[] = [];
+  const failing = {
+    take: async (...[worker, how]: Parameters<ExportStore['take']>) => {
+      asked.push(how.takesOver);
+      if (asked.length === 1) throw new Error('the database is away');
+      return await store.take(worker, how);
+    },
+    beat: async () => true,
+    fail: store.fail.bind(store),
+  };
+  await using _worker = new ExportWorker({
+    store: failing as unknown as ExportStore,
+    databaseUrl: env.databaseUrl,
+    directories: new ExportDirectories(env.dir),
+    concurrency: 1,
+    leaseMs: 600,
+    maxCrashes: 9,
+    ttlSeconds: 60,
+    log: createLogger('silent', 'test'),
+    run: () => Promise.reject(new Error('it was taken')),
+  });
+  await expect.poll(async () => (await store.find(exportId))!.state, { timeout: 10_000 }).toBe('failed');
+  expect(asked.slice(0, 3)).toEqual([true, false, true]);
 });
 
 test('many workers at once take each export once', async () => {

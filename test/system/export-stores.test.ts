@@ -78,7 +78,7 @@ test('the database away: a submit is 503 and leaves nothing; with a key it is th
 });
 
 test('the database killed during a run: the run is made again when it is back, and no worker counts as dead', async () => {
-  // Its leases end while the database is away.
+  // It might take the export over.
   await using _other = await startExports(place(), { settings });
   const rows = await blocked();
   const { json } = await exports.submit(BODY);
