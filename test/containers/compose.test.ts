@@ -14,8 +14,15 @@ import { parse } from 'yaml';
 import { ensureRuntime } from '../../shared/stack/packages.ts';
 import { freePort } from '../../shared/stack/state.ts';
 import type { Json } from '../support/command.ts';
-import { fullName, makeImages, npmAccess, withoutDigests } from '../support/container-images.ts';
-import { type CommandResult, ContainerEngine, containerTools } from '../support/containers.ts';
+import {
+  type CommandResult,
+  ContainerEngine,
+  containerTools,
+  fullName,
+  makeImages,
+  npmAccess,
+  withoutDigests,
+} from '../support/containers.ts';
 import { given } from '../support/given.ts';
 
 const ROOT = join(import.meta.dirname, '../..');

@@ -6,7 +6,6 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { mutated, oneOf, type Random } from './mutate.ts';
 import { shapeOf, type Target } from './target.ts';
 import { bitcoinTargets } from './targets/bitcoin.ts';
-import { innerTargets } from './targets/inner.ts';
 import { metricTargets } from './targets/metrics.ts';
 import { tradeTargets } from './targets/trades.ts';
 import { Watchdog } from './watchdog.ts';
@@ -50,8 +49,8 @@ const REDUCING_MS = 5000;
 const BATCH = 250;
 const MAX_FINDINGS = 40;
 
-export async function allTargets(scratch: string): Promise<Target[]> {
-  return [...tradeTargets(scratch), ...metricTargets(), ...bitcoinTargets(), ...(await innerTargets())];
+function allTargets(scratch: string): Target[] {
+  return [...tradeTargets(scratch), ...metricTargets(), ...bitcoinTargets()];
 }
 
 /** A target and what came out of it. */
@@ -75,9 +74,7 @@ const openFiles = () =>
 export async function fuzzDocuments(options: DocumentsOptions): Promise<DocumentsReport> {
   const scratch = mkdtempSync(join(tmpdir(), 'tidemark-fuzz-'));
   try {
-    const targets = (await allTargets(scratch)).filter(
-      ({ name }) => options.only === undefined || name.includes(options.only),
-    );
+    const targets = allTargets(scratch).filter(({ name }) => options.only === undefined || name.includes(options.only));
     return await new Run(options, targets).run();
   } finally {
     rmSync(scratch, { recursive: true, force: true });
@@ -230,9 +227,7 @@ class Run {
 export async function replayDocument(bytes: Buffer, name: string): Promise<string> {
   const scratch = mkdtempSync(join(tmpdir(), 'tidemark-fuzz-'));
   try {
-    const target = (await allTargets(scratch)).find(
-      (one) => one.name.replaceAll(' ', '_') === name.replaceAll(' ', '_'),
-    );
+    const target = allTargets(scratch).find((one) => one.name.replaceAll(' ', '_') === name.replaceAll(' ', '_'));
     if (!target) throw new Error(`there is no target ${name}`);
     return await target.run(bytes);
   } finally {

@@ -11,8 +11,7 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { runs } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createMigratedEnv } from '../support/stack.ts';
-import { type Body, expected, iso, type Served } from '../support/world-oracle.ts';
-import { bodiesOf } from '../support/world-requests.ts';
+import { type Body, bodiesOf, expected, iso, type Served } from '../support/world-oracle.ts';
 import { capturedAt, DAY, etfWorld, knownAt, knownMs, macroWorld, type World } from '../support/worlds.ts';
 
 const KEY = 'macro_series_metrics';

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
 import { dayKey, marketDaysSince } from '../../shared/dates.ts';
-import { planted } from '../support/later-values.ts';
+import { planted } from '../support/frame-oracle.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createWorldsEnv, WORLDS } from '../support/worlds-env.ts';

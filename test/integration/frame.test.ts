@@ -2,8 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { Json } from '../support/command.ts';
-import { type ColumnBody, DAY, type FrameBody, frameOf } from '../support/frame-oracle.ts';
-import { PLANTED, planted, replaced } from '../support/later-values.ts';
+import { type ColumnBody, DAY, type FrameBody, frameOf, PLANTED, planted, replaced } from '../support/frame-oracle.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { runs, SEED } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';

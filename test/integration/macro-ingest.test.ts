@@ -10,12 +10,15 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Json } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
 import {
+  CSV_DIR,
+  metadataOf,
   type ProviderServer,
   type ProviderSpec,
   type Publication,
+  type Revision,
+  realProvider,
   startMacroProvider,
 } from '../support/macro-provider.ts';
-import { CSV_DIR, metadataOf, type Revision, realProvider } from '../support/macro-world.ts';
 import { System } from '../support/pipeline.ts';
 import { eventually, type Serving, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';

@@ -19,7 +19,6 @@ beforeAll(async () => {
 });
 afterAll(() => site?.[Symbol.dispose]());
 
-// What lies between them: nightly/client-nodes.test.ts.
 describe('answers that come whole, stop coming or break off', () => {
   test.for([20, 24])('in Node %i', async (major, context) => {
     const outcomes = await site.outcomesInNode(major);

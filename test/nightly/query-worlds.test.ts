@@ -9,8 +9,7 @@ import { shapeOf } from '../../shared/registry/index.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createMigratedEnv } from '../support/stack.ts';
-import { type Body, expected, type Served } from '../support/world-oracle.ts';
-import { bodiesOf } from '../support/world-requests.ts';
+import { type Body, bodiesOf, expected, type Served } from '../support/world-oracle.ts';
 import type { World } from '../support/worlds.ts';
 import { worldsOf } from '../support/worlds-env.ts';
 

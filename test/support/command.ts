@@ -1,5 +1,6 @@
 /** The operator's command: in the test's own process, or as a process where a process is the point. */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Io, ProjectorOptions } from '../../pipelines/cli/io.ts';
@@ -149,4 +150,22 @@ export function startCommand(args: readonly string[], env: Environment): Running
     });
   });
   return { child, done };
+}
+
+// Child processes, found in /proc.
+
+/** The processes below `parent` whose command line has `words`. */
+export function childrenOf(parent: number, words: string): number[] {
+  return readdirSync('/proc')
+    .filter((name) => {
+      try {
+        const [, , ppid] = readFileSync(`/proc/${name}/stat`, 'utf8')
+          .replace(/^.*\) /, 'x ')
+          .split(' ');
+        return Number(ppid) === parent && readFileSync(`/proc/${name}/cmdline`, 'utf8').includes(words);
+      } catch {
+        return false;
+      }
+    })
+    .map(Number);
 }

@@ -14,10 +14,10 @@ import { type ArtifactLab, artifactLab } from './artifacts.ts';
 import { expectedTexts, type GeneratedRows, generatedRows } from './generated-rows.ts';
 import { givenTool } from './given.ts';
 import { rootOf, writeLake } from './lake.ts';
+import { writeParquet } from './read-parquet.ts';
 import type { TestEnv } from './stack.ts';
 import type { Tool } from './tools.ts';
 import { createWorldsEnv } from './worlds-env.ts';
-import { writeParquet } from './write-parquet.ts';
 
 export type ParquetReader = 'pyarrow' | 'polars' | 'duckdb' | 'fastparquet' | 'clickhouse' | 'spark';
 

@@ -17,8 +17,7 @@ import {
   HOSTILE_TEXTS,
   writeRow,
 } from '../support/generated-rows.ts';
-import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
-import { writeParquet } from '../support/write-parquet.ts';
+import { type DuckDb, openDuckDb, writeParquet } from '../support/read-parquet.ts';
 
 let dir: string;
 let duck: DuckDb;

@@ -9,7 +9,7 @@ import { SERIES } from '../../pipelines/sources/macro/series.ts';
 import { macroSource, type VintagesRequest } from '../../pipelines/sources/macro/vintages.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { vintageKey } from '../../shared/registry/keys.ts';
-import { metadataOf } from '../support/macro-world.ts';
+import { metadataOf } from '../support/macro-provider.ts';
 
 const CPI = SERIES.find(({ seriesId }) => seriesId === 'CPIAUCSL')!;
 const VINTAGES = ['1988-01-20', '1988-02-26'];

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { PROCESS_IO } from '../../pipelines/cli/io.ts';
 import { WaitingProjector } from '../../pipelines/cli/projector.ts';
-import { childrenOf } from '../support/children.ts';
+import { childrenOf } from '../support/command.ts';
 
 const start = () => new WaitingProjector(PROCESS_IO, false);
 
