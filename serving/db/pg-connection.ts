@@ -86,7 +86,7 @@ export interface PgConnectionOptions {
   /** Name of the connection in pg_stat_activity. */
   readonly name: string;
   readonly connectTimeoutMs: number;
-  /** All connections of a process share one scheduler. */
+  /** All connections of a pool share one. */
   readonly scheduler: FairScheduler;
   /** A caller's credentials instead of the URL's. The server must check them: see UnprovedCredentials. */
   readonly caller?: { readonly user: string; readonly password: string };

@@ -8,7 +8,7 @@ import { createTestEnv, type TestEnv } from '../support/stack.ts';
 /** Some 100 ms of reading: many slices on any machine. */
 const ROWS = 1_000_000;
 
-describe('a connection with a long result', () => {
+describe('a connection with a long read', () => {
   let env: TestEnv;
   beforeAll(async () => {
     env = await createTestEnv();
