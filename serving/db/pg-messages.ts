@@ -86,7 +86,6 @@ export function array(elements: readonly Param[]): Param {
   head.writeInt32BE(1, 16); // lower bound
   const parts: Buffer[] = [head];
   for (const { bytes } of elements) {
-    assert(bytes !== null, 'an array of bound values cannot hold null');
     const length = Buffer.alloc(4);
     length.writeInt32BE(bytes.length);
     parts.push(length, bytes);
@@ -97,7 +96,7 @@ export function array(elements: readonly Param[]): Param {
 /** A bound value in binary. It never becomes part of the SQL text, so it needs no escaping. */
 export interface Param {
   readonly oid: number;
-  readonly bytes: Buffer | null;
+  readonly bytes: Buffer;
 }
 
 export interface Statement {
