@@ -5,7 +5,7 @@
 import { toProblem } from '../http/answer.ts';
 import type { Caller } from '../http/caller.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
-import { ReadDeadline } from '../read/execute/optimistic-read.ts';
+import { ReadDeadline } from '../read/execute/read-deadline.ts';
 import type { CoverageProbe } from '../read/snapshot/session.ts';
 import { Session, type SnapshotOptions, Snapshots } from '../read/snapshot/session.ts';
 

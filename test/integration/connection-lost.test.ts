@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import pg from 'pg';
 import { expect, inject, test, vi } from 'vitest';
 import { FairScheduler, PgConnection } from '../../serving/db/pg-connection.ts';
-import { ReadDeadline } from '../../serving/read/execute/optimistic-read.ts';
+import { ReadDeadline } from '../../serving/read/execute/read-deadline.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
 import { explain } from '../../shared/errors.ts';
 import { connectNats } from '../../shared/nats/connect.ts';

@@ -8,7 +8,7 @@ import type { Window } from '../../contract/read-request.ts';
 import { MODES } from '../../contract/shapes.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { Params } from '../../db/pg-messages.ts';
-import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
+import type { TimeBudget } from '../../read/execute/read-deadline.ts';
 import { slicesOf } from '../../read/plan/boundary-rows.ts';
 import type { PlanContext } from '../../read/plan/context.ts';
 import type { Part, Slice } from '../../read/read-model.ts';

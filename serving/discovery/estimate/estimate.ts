@@ -4,7 +4,7 @@ import { isoOf } from '../../../shared/dates.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { Params } from '../../db/pg-messages.ts';
-import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
+import type { TimeBudget } from '../../read/execute/read-deadline.ts';
 import { dryRun, type FreshnessRule, type WarningEvaluation } from '../../read/execute/warnings.ts';
 import { slicesOf, withBoundaryRows } from '../../read/plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../../read/plan/context.ts';

@@ -20,8 +20,9 @@ import {
 } from '../read-model.ts';
 import { boundsOf, type Coverage, missingIn } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
-import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './optimistic-read.ts';
+import { OptimisticRows, ProbeCache } from './optimistic-read.ts';
 import { planRead } from './plan-read.ts';
+import { ReadDeadline, type TimeBudget } from './read-deadline.ts';
 import { RecountRequests } from './recount-requests.ts';
 import { unitWarnings } from './unit-changes.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule, qualityWarnings } from './warnings.ts';

@@ -13,7 +13,7 @@ import { Problem, type Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { type Column, cellOf, type RowWriter } from '../../render/cells.ts';
 import { type Flow, type ReadFacts, whyNoRows } from '../execute/answer.ts';
-import { ReadDeadline, type TimeBudget } from '../execute/optimistic-read.ts';
+import { ReadDeadline, type TimeBudget } from '../execute/read-deadline.ts';
 import { RecountRequests } from '../execute/recount-requests.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
