@@ -172,10 +172,10 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
   Exports: [
     { setting: 'SVC_EXPORT_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_EXPORT_MAX_QUEUE', unit: '' },
-    { setting: 'SVC_EXPORT_SPLIT_ROWS', unit: '' },
+    limit('Rows of an export that is one file', '', 'exportSplitRows'),
     of('File bytes waiting for the disk', 'bytes', 'serving/exports/artifact/file-sink.ts', 'HIGH_BYTES'),
-    { setting: 'SVC_EXPORT_LEASE_SECONDS', unit: 's' },
-    { setting: 'SVC_EXPORT_MAX_CRASHES', unit: '' },
+    limit('Lease of a worker', 'ms', 'exportLeaseMs'),
+    limit('Deaths of workers that fail an export', '', 'exportCrashes'),
     of('Tries of an export during an outage', '', 'serving/exports/worker.ts', 'MAX_RETRIES'),
     of('Wait for the next row', 'ms', 'serving/exports/service.ts', 'ROW_TIMEOUT_MS'),
     of('Wait of a finished export for the database', 'ms', 'serving/exports/worker.ts', 'STORE_TIMEOUT_MS'),

@@ -148,7 +148,7 @@ export function artifactDeps(
     proofLog: new ProofLog(folder, log),
     signer: () => readSigner(folder, settings.SVC_PROOF_LOG_KEY),
     now: freshness.now,
-    splitRows: settings.SVC_EXPORT_SPLIT_ROWS,
+    splitRows: settings.limits.exportSplitRows,
   };
 }
 
@@ -166,7 +166,7 @@ export class ExportService implements AsyncDisposable {
   constructor(deps: ExportServiceDeps) {
     const { settings, databaseUrl, log, role, freshness } = deps;
     this.#deps = deps;
-    this.#leaseMs = settings.SVC_EXPORT_LEASE_SECONDS * 1000;
+    this.#leaseMs = settings.limits.exportLeaseMs;
     this.limits = { running: settings.SVC_EXPORT_MAX_CONCURRENCY, waiting: settings.SVC_EXPORT_MAX_QUEUE };
     this.directories = new ExportDirectories(exportRootOf(settings));
     this.store = new ExportStore({
@@ -196,7 +196,7 @@ export class ExportService implements AsyncDisposable {
       log,
       concurrency: settings.SVC_EXPORT_MAX_CONCURRENCY,
       leaseMs: this.#leaseMs,
-      maxCrashes: settings.SVC_EXPORT_MAX_CRASHES,
+      maxCrashes: settings.limits.exportCrashes,
       ttlSeconds: settings.SVC_EXPORT_ARTIFACT_TTL_SECONDS,
       run: exportRunner({ ...artifactDeps(settings, { pool, freshness, log }), rights }),
     });

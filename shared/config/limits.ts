@@ -59,6 +59,13 @@ export const LIMITS = {
   stallMs: 60_000,
   /** An event stream without a change gets a comment this often, below the time-outs of proxies, so that both ends notice a lost connection. */
   heartbeatMs: 15_000,
+
+  /** An export whose partitions hold more rows becomes one file a UTC day: a month of the busiest dataset is one file. */
+  exportSplitRows: 250_000_000,
+  /** A worker that does not renew its lease for this long counts as dead, and another one starts its export again. All workers agree. */
+  exportLeaseMs: 30_000,
+  /** An export fails when its worker has died this often while it ran; orderly stops and outages do not count. */
+  exportCrashes: 5,
 };
 
 export type Limits = Readonly<typeof LIMITS>;

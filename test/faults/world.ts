@@ -381,13 +381,13 @@ const LIMITS = {
   checkpointMs: 1000,
   compactEveryMs: 30_000,
   heartbeatMs: 1000,
+  exportLeaseMs: 3000,
+  exportCrashes: 1000,
 };
 const SMALL = {
   ...limitsEnv(LIMITS),
   SVC_SAMPLE: 'false',
   SVC_STREAM_MAX_BYTES: String(16 * MIB),
-  SVC_EXPORT_LEASE_SECONDS: '3',
-  SVC_EXPORT_MAX_CRASHES: '1000',
   SVC_EXPORT_MAX_QUEUE: '100',
   SVC_FOLLOW_FILES_SECONDS: '2',
   SVC_FOLLOW_JITTER_SECONDS: '0',

@@ -568,7 +568,8 @@ describe('the artifact', () => {
 
 test('an artifact of several files has one path a file, and its checksum is that of their list', async () => {
   await using split = await startExports(env, {
-    settings: { SVC_EXPORT_SPLIT_ROWS: '1', SVC_STATE_DIR: join(env.dir, 'split') },
+    settings: { SVC_STATE_DIR: join(env.dir, 'split') },
+    limits: { exportSplitRows: 1 },
   });
   await exports[Symbol.asyncDispose]();
   const { json } = await split.run({ dataset: DATASET, format: 'csv', month_year: [3, 2024] });

@@ -151,7 +151,7 @@ test('days that begin at 16:00 and files of UTC days: rows of a partition from t
   const B = 'exchange_b_spot_trades';
   expect((await other.run(['backfill', B, '--from', '2024-03-01', '--to', '2024-03-03'], env)).exit).toBe(0);
   await sequence(other.env);
-  await using service = await startExports(other.env, { settings: { SVC_EXPORT_SPLIT_ROWS: '10' } });
+  await using service = await startExports(other.env, { limits: { exportSplitRows: 10 } });
   const { verifier } = await checkpointOf(other.env);
   for (const [format, time_range, whole] of [
     ['csv', ['2024-02-01T00:00:00Z', '2024-04-01T00:00:00Z'], '3 whole partitions'],

@@ -79,7 +79,10 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
   const set = (offsetMs: number) => writeFile(clock, String(offsetMs));
   await set(0);
   const shifted = {
-    ...limitsEnv({ frameRawBytes: 20_000, heartbeatMs: 1000 }, join(ROOT, 'test/support/shifted-clock.mjs')),
+    ...limitsEnv(
+      { frameRawBytes: 20_000, heartbeatMs: 1000, exportLeaseMs: 1000 },
+      join(ROOT, 'test/support/shifted-clock.mjs'),
+    ),
     TIDEMARK_TEST_CLOCK_FILE: clock,
   };
   const up = system.start(['up', '--http-port', '0'], {
@@ -87,7 +90,6 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_LAKE_FOLDER: folder,
-    SVC_EXPORT_LEASE_SECONDS: '1',
     SVC_VERIFY_INTERVAL_SECONDS: '1',
     SVC_SAMPLE: 'false',
   });

@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { ended, expectOne, killWorkers } from '../support/export-kills.ts';
-import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from '../support/exports.ts';
+import { EXPORT, type Exports, spawnWorker, startExports } from '../support/exports.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { eventually, OWN_MATRIX } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -56,8 +56,8 @@ afterEach(async () => {
   }
 });
 
-function startWorker(settings: TestSettings = {}): ReturnType<typeof spawnWorker> {
-  const worker = spawnWorker(env, settings);
+function startWorker(options?: Parameters<typeof spawnWorker>[1]): ReturnType<typeof spawnWorker> {
+  const worker = spawnWorker(env, options);
   workers.add(worker);
   return worker;
 }
@@ -91,7 +91,7 @@ test('killed three times at random moments, workers finish every export once, wi
   killWorkers({ env, exports, body: LONG, undisturbed: undisturbedLong, kills: 3 }));
 
 test('a worker that was frozen while another took over changes nothing when it wakes', async () => {
-  const frozen = startWorker({ SVC_EXPORT_MAX_CONCURRENCY: '1' });
+  const frozen = startWorker({ settings: { SVC_EXPORT_MAX_CONCURRENCY: '1' } });
   await frozen.ready;
   const rows = await blockedRows(env.databaseUrl);
   const exportId = await submit();
@@ -113,15 +113,15 @@ test('a worker that was frozen while another took over changes nothing when it w
 
 test('of two workers that race for one export the later one makes it, whoever is first', async () => {
   // Neither takes anything back, however long the other one shows no sign of life on a machine that is busy.
-  const settings = { SVC_EXPORT_LEASE_SECONDS: '3600' };
-  const first = startWorker(settings);
+  const limits = { exportLeaseMs: 3_600_000 };
+  const first = startWorker({ limits });
   await first.ready;
   const rows = await blockedRows(env.databaseUrl);
   const exportId = await submit();
   await running(exportId);
   first.kill('SIGSTOP');
   await execute(env.databaseUrl, `update exports set due_at = due_at - interval '1 day' where state = 'running'`);
-  startWorker(settings);
+  startWorker({ limits });
   await running(exportId, 2);
   first.kill('SIGCONT');
   await rows[Symbol.asyncDispose]();
@@ -130,17 +130,17 @@ test('of two workers that race for one export the later one makes it, whoever is
 });
 
 test('an export whose worker dies again and again has failed', async () => {
-  const settings = { SVC_EXPORT_MAX_CRASHES: '2' };
+  const limits = { exportCrashes: 2 };
   const rows = await blockedRows(env.databaseUrl);
   const exportId = await submit();
   for (let attempt = 1; attempt <= 2; attempt++) {
-    const worker = startWorker(settings);
+    const worker = startWorker({ limits });
     await running(exportId, attempt);
     worker.kill('SIGKILL');
     await ended(worker);
   }
   await rows[Symbol.asyncDispose]();
-  await using calm = await startExports(env, { settings });
+  await using calm = await startExports(env, { limits });
   const { json } = await calm.finished(exportId);
   expect(json).toMatchObject({ status: 'failed', error_code: 'EXPORT_RUN_FAILED' });
   expect(json.error_message).toContain('2 times');
@@ -156,7 +156,7 @@ describe('in the process of the service', () => {
     }
     expect((await exports.status(exportId)).json.status).toBe('running');
     await rows[Symbol.asyncDispose]();
-    await using _next = await startExports(env, { settings: { SVC_EXPORT_MAX_CRASHES: '1' } });
+    await using _next = await startExports(env, { limits: { exportCrashes: 1 } });
     await expectOneArtifact(exportId);
   });
 
@@ -231,7 +231,7 @@ test('a source whose callers bring their own credentials takes no other export f
   const path = join(env.dir, 'byok.json');
   await writeFile(path, JSON.stringify(matrix));
   const { json } = await exports.submit(BODY);
-  startWorker({ SVC_SOURCE_RIGHTS_MATRIX_PATH: path, SVC_BYOK_DATABASE_ROLE: 'somebody' });
+  startWorker({ settings: { SVC_SOURCE_RIGHTS_MATRIX_PATH: path, SVC_BYOK_DATABASE_ROLE: 'somebody' } });
   const { json: status } = await exports.finished(json.export_id);
   expect([status.status, status.error_code]).toEqual(['succeeded', undefined]);
 });

@@ -55,8 +55,7 @@ test('killed processes of the database, the projector and the service cost nobod
     SVC_STATE_DIR: join(own.dir, 'state'),
     SVC_EXCHANGE_A_BASE_URL: undisturbed.settings.SVC_EXCHANGE_A_BASE_URL,
     SVC_STREAM_MAX_BYTES: String(1 << 28),
-    ...limitsEnv({ frameRawBytes: 60_000, heartbeatMs: 1000 }),
-    SVC_EXPORT_LEASE_SECONDS: '1',
+    ...limitsEnv({ frameRawBytes: 60_000, heartbeatMs: 1000, exportLeaseMs: 1000 }),
   };
   const up = startCommand(['up', '--http-port', String(port)], {
     ...settings,

@@ -39,10 +39,9 @@ export interface Kills {
 /** Kills one worker after the other at random moments; the last one finishes what they left. */
 export async function killWorkers({ env, exports, body, undisturbed, kills }: Kills): Promise<void> {
   const random = seededRandom(10);
-  const settings = { SVC_EXPORT_MAX_CRASHES: '1000' };
   const ids: string[] = [];
   const start = () => {
-    const worker = spawnWorker(env, settings);
+    const worker = spawnWorker(env, { limits: { exportCrashes: 1000 } });
     return Object.assign(worker, {
       async [Symbol.asyncDispose]() {
         worker.kill('SIGKILL');

@@ -4,10 +4,12 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Limits } from '../../shared/config/limits.ts';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { ROOT } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
+import { limitsEnv } from './small-limits.ts';
 
 export const EXPORT = '/v1/raw/export';
 
@@ -18,10 +20,12 @@ export interface ExportEnv {
 
 export type TestSettings = Partial<Record<SettingName, string>>;
 
+/** What a worker had that died comes again soon. */
+const SHORT_LEASE = { exportLeaseMs: 1000 };
+
 /** Artifacts and audit log of one folder. */
 export const exportSettings = ({ dir }: ExportEnv, more: TestSettings = {}): TestSettings => ({
   SVC_STATE_DIR: join(dir, 'state'),
-  SVC_EXPORT_LEASE_SECONDS: '1',
   ...more,
 });
 
@@ -51,7 +55,12 @@ export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatr
 
 export async function startExports(env: ExportEnv, options: ExportsOptions = {}): Promise<Exports> {
   const settings = exportSettings(env, options.settings);
-  const serving = await startServing({ databaseUrl: env.databaseUrl, ...options, settings });
+  const serving = await startServing({
+    databaseUrl: env.databaseUrl,
+    ...options,
+    settings,
+    limits: { ...SHORT_LEASE, ...options.limits },
+  });
   if (options.worker ?? true) serving.app.exports.work();
   const get = (path: string, headers?: Record<string, string>) => serving.send({ method: 'GET', path, headers });
   const status = (exportId: string) => get(`${EXPORT}/${exportId}`);
@@ -96,14 +105,23 @@ export async function startExports(env: ExportEnv, options: ExportsOptions = {})
   };
 }
 
+interface WorkerOptions {
+  readonly settings?: TestSettings;
+  readonly limits?: Partial<Limits>;
+}
+
 /** `serving/exports/worker-main.ts`, taking exports. */
 export function spawnWorker(
   env: ExportEnv,
-  settings: TestSettings = {},
+  { settings = {}, limits = {} }: WorkerOptions = {},
 ): ChildProcess & { readonly ready: Promise<void> } {
   const child = spawn(process.execPath, [join(ROOT, 'serving/exports/worker-main.ts'), '--stdin'], {
     cwd: env.dir,
-    env: { PATH: process.env.PATH, NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/tidemark-compile') },
+    env: {
+      PATH: process.env.PATH,
+      NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/tidemark-compile'),
+      ...limitsEnv({ ...SHORT_LEASE, ...limits }),
+    },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   const order = {

@@ -150,24 +150,6 @@ export const EXPORTS = {
     default: '604800',
     doc: 'The service deletes an artifact this long after its export succeeded.',
   },
-  SVC_EXPORT_SPLIT_ROWS: {
-    group: 'Exports',
-    schema: whole(1, 100_000_000_000, 'rows'),
-    default: '250000000',
-    doc: 'An export whose partitions hold more rows than this becomes one file a UTC day, with one manifest. With the default, a month of the busiest dataset is one file.',
-  },
-  SVC_EXPORT_LEASE_SECONDS: {
-    group: 'Exports',
-    schema: whole(1, 3600, 's'),
-    default: '30',
-    doc: 'A worker that does not renew its lease for this long counts as dead, and another worker starts its export again. Set the same value for all workers.',
-  },
-  SVC_EXPORT_MAX_CRASHES: {
-    group: 'Exports',
-    schema: whole(1, 1000),
-    default: '5',
-    doc: 'An export fails when its worker has died this often while it ran; orderly stops and outages do not count.',
-  },
   SVC_EXPORT_AUDIT_LOG_PATH: {
     group: 'Exports',
     schema: path,
