@@ -23,7 +23,7 @@ import { awaitUnreadBody, lacksLength } from './http/unread-body.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { KeyLimits } from './limits/key-limits.ts';
 import { StreamPlaces } from './limits/stream-places.ts';
-import { Metrics, type SiblingMetrics } from './monitoring/metrics.ts';
+import { Metrics, type Place } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
 import { Reader } from './read/execute/answer.ts';
@@ -57,8 +57,8 @@ interface AppDeps {
   readonly now?: () => number;
   /** The most time that the log may take to answer, ms. */
   readonly logTimeoutMs?: number;
-  /** Other processes on the same port. */
-  readonly siblings?: SiblingMetrics;
+  /** Among several processes on the same port. */
+  readonly place?: Place;
 }
 
 export interface App extends AsyncDisposable {
@@ -158,7 +158,7 @@ function createServices(deps: AppDeps) {
     }),
     connections: () => pool.open,
     version: VERSION,
-    siblings: deps.siblings,
+    place: deps.place,
   });
   return {
     pool,

@@ -1,12 +1,12 @@
 /** The HTTP server around the application: its port, its connections, its time limits, and how it stops. */
 import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, type RequestListener, type ServerResponse, STATUS_CODES } from 'node:http';
-import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
+import { Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
 import { DEDICATED, LAST } from './http/answer.ts';
-import { listenOnFree, type PortHolders } from './http/port.ts';
+import { listenOnFree, urlOf } from './http/port.ts';
 import { announcesBody, awaitUnreadBody, discardBody, lacksLength } from './http/unread-body.ts';
 
 interface ConnectionRules {
@@ -195,10 +195,6 @@ export interface ConnectionLimits {
   readonly lingerMs?: number;
   /** Logs requests that do not reach the application. */
   readonly refusals?: RefusalLog;
-  /** Who listens on the ports of this service. */
-  readonly holders?: PortHolders;
-  /** Called for each new connection. */
-  readonly onConnection?: (socket: Socket) => void;
 }
 
 export async function listen(
@@ -250,16 +246,11 @@ export async function listen(
     if (connections.isAnswering(socket)) socket.resetAndDestroy();
     else refuser.broken(error, socket);
   });
-  server.on('connection', (socket) => {
-    connections.add(socket);
-    limits.onConnection?.(socket);
-  });
-  await listenOnFree(server, host, port, limits.holders);
+  server.on('connection', (socket) => connections.add(socket));
+  await listenOnFree(server, host, port);
   const sweep = setInterval(() => connections.closeIdle(), checkIntervalMs).unref();
-  const address = server.address() as AddressInfo;
-  const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
   return {
-    url: `http://${name}:${address.port}`,
+    url: urlOf(server),
     async close(graceMs) {
       // Not http's own close(): it cuts connections whose answer is complete but still on its way to a slow reader.
       const closed = new Promise<void>((resolve) => NetServer.prototype.close.call(server, () => resolve()));

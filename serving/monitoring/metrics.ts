@@ -9,15 +9,6 @@ import type { CheckResults } from './startup.ts';
 
 type Labels = Readonly<Record<string, string | number>>;
 
-/** A metric as prom-client writes it in JSON, as far as it is looked into. */
-interface MetricValues {
-  readonly name: string;
-  readonly values: readonly { readonly labels: Labels }[];
-}
-
-/** What a serving process counts for itself, and Node's metrics of it. */
-export type ProcessMetrics = readonly MetricValues[];
-
 interface MetricSources {
   readonly status: () => Promise<State>;
   readonly checks: () => Promise<CheckResults>;
@@ -25,15 +16,15 @@ interface MetricSources {
   readonly connections: () => { readonly idle: number; readonly busy: number };
   readonly listeners: () => { readonly listeners: number; readonly limit: number; readonly evicted: number };
   readonly version: string;
-  /** Other serving processes on the same port, each of which answers a part of the scrapes. */
-  readonly siblings?: SiblingMetrics;
+  readonly place?: Place;
 }
 
-export interface SiblingMetrics {
-  /** Number of this process among them. */
+/** One of several serving processes on the same port, each of which answers a part of the scrapes. */
+export interface Place {
+  /** Which of them. */
   readonly number: number;
-  /** The metrics of those that answer in time. */
-  others(): Promise<readonly ProcessMetrics[]>;
+  /** The metrics that all of them count for themselves; none where one does not answer. */
+  metricsOfAll(): Promise<string | undefined>;
 }
 
 /**
@@ -56,7 +47,10 @@ const KEY_REASONS: Readonly<Partial<Record<ProblemCode, string>>> = {
 };
 
 export class Metrics {
-  readonly #registry = new Registry();
+  /** What this process counts for itself, and Node's metrics of it. */
+  readonly #ofProcess = new Registry();
+  /** What the process sees of the system. */
+  readonly #ofSystem = new Registry();
   readonly #sources: MetricSources;
   readonly #metrics: ReadonlyMap<string, Gauge | Counter | Histogram>;
   /** Rows of each dataset at the last status. */
@@ -64,20 +58,29 @@ export class Metrics {
 
   constructor(sources: MetricSources) {
     this.#sources = sources;
+    if (sources.place) {
+      // So that each of these series is reset when its process is restarted.
+      this.#ofProcess.setDefaultLabels({ process: String(sources.place.number) });
+      AggregatorRegistry.setRegistries(this.#ofProcess);
+      // Answers the primary process, which asks all for them.
+      new AggregatorRegistry();
+    }
     this.#metrics = new Map(Object.entries(METRICS).map(([name, spec]) => [name, this.#create(name, spec)]));
   }
 
   /** Adds Node's own metrics of the process: memory, event loop, garbage collection. */
   addProcessMetrics(): void {
-    collectDefaultMetrics({ register: this.#registry });
+    collectDefaultMetrics({ register: this.#ofProcess });
     for (const name of GAUGES_NAMED_TOTAL) {
-      const metric = this.#registry.getSingleMetric(name);
+      const metric = this.#ofProcess.getSingleMetric(name);
       if (metric) Object.assign(metric, { type: 'untyped' });
     }
+    // Their labels tell the processes apart: none is left out of a scrape of several.
+    for (const metric of this.#ofProcess.getMetricsAsArray()) Object.assign(metric, { aggregator: 'first' });
   }
 
   get contentType(): string {
-    return this.#registry.contentType;
+    return this.#ofProcess.contentType;
   }
 
   request(labels: { readonly method: string; readonly route: string; readonly status: number }, seconds: number): void {
@@ -102,36 +105,18 @@ export class Metrics {
   }
 
   async text(): Promise<string> {
-    // Asked first, so that a sibling that stands still delays the answer by no more than it takes to give up on it.
-    const others = this.#sources.siblings?.others();
-    this.#ofProcess();
-    await Promise.all([this.#ofChecks(), this.#ofSystem()]);
-    if (!others) return await this.#registry.metrics();
-    // All series differ by their labels, so the first of each is the only one.
-    const all = [await this.#labelled(), ...(await others)].map((metrics) =>
-      metrics.map((metric) => ({ ...metric, aggregator: 'first' })),
-    );
-    return await AggregatorRegistry.aggregate(all).metrics();
+    // Asked first, so that a process that stands still delays the answer by no more than it takes to give up on it.
+    const ofAll = this.#sources.place?.metricsOfAll();
+    await Promise.all([this.#readChecks(), this.#readSystem()]);
+    return `${(await ofAll) ?? (await this.#ofProcess.metrics())}\n${await this.#ofSystem.metrics()}`;
   }
 
-  /** What a sibling shows of this process. */
-  async ofProcess(): Promise<ProcessMetrics> {
-    this.#ofProcess();
-    return (await this.#labelled()).filter(({ name }) => isOfProcess(name));
-  }
-
-  /** Names this process in what it counts for itself, so that each of these series is reset when its process is restarted. */
-  async #labelled(): Promise<MetricValues[]> {
-    const process = String(this.#sources.siblings?.number);
-    return ((await this.#registry.getMetricsAsJSON()) as unknown as MetricValues[]).map((metric) =>
-      isOfProcess(metric.name)
-        ? { ...metric, values: metric.values.map((value) => ({ ...value, labels: { ...value.labels, process } })) }
-        : metric,
-    );
-  }
-
-  #create(name: string, { type, help, labels = [], buckets }: MetricSpec): Gauge | Counter | Histogram {
-    const options = { name, help, labelNames: [...labels], registers: [this.#registry] };
+  #create(name: string, { type, help, labels = [], buckets, ofProcess }: MetricSpec): Gauge | Counter | Histogram {
+    const options = {
+      ...{ name, help, labelNames: [...labels], registers: [ofProcess ? this.#ofProcess : this.#ofSystem] },
+      // Before it is shown, whoever asks.
+      ...(ofProcess && type !== 'histogram' && { collect: () => this.#readProcess() }),
+    };
     if (type === 'histogram') return new Histogram({ ...options, buckets: [...buckets!] });
     return type === 'counter' ? new Counter(options) : new Gauge(options);
   }
@@ -156,8 +141,7 @@ export class Metrics {
     counter.inc(labels, value);
   }
 
-  #ofProcess(): void {
-    this.#set('tidemark_build_info', { version: this.#sources.version }, 1);
+  #readProcess(): void {
     for (const [queue, limiter] of Object.entries(this.#sources.queues)) {
       for (const [state, count] of Object.entries(limiter.load))
         this.#set('tidemark_read_slots', { queue, state }, count);
@@ -177,7 +161,7 @@ export class Metrics {
     }
   }
 
-  async #ofChecks(): Promise<void> {
+  async #readChecks(): Promise<void> {
     const results = await this.#sources.checks();
     // Without the database some checks are not made, and their last values would mislead.
     this.#forget('tidemark_ready');
@@ -186,7 +170,8 @@ export class Metrics {
     }
   }
 
-  async #ofSystem(): Promise<void> {
+  async #readSystem(): Promise<void> {
+    this.#set('tidemark_build_info', { version: this.#sources.version }, 1);
     let status: State;
     try {
       status = await this.#sources.status();
@@ -264,10 +249,6 @@ export class Metrics {
     for (const [state, count] of Object.entries(exports ?? {})) this.#set('tidemark_exports', { state }, count);
   }
 }
-
-/** Node's own metrics are not in the table. */
-const isOfProcess = (name: string): boolean =>
-  (METRICS as Readonly<Record<string, MetricSpec>>)[name]?.ofProcess ?? !(name in METRICS);
 
 /** Metrics that are forgotten before each status, so that vanished label values do not stay. */
 const OF_DATASETS = [

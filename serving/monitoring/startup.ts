@@ -195,6 +195,8 @@ export interface ProcessOptions {
   readonly sample_rights?: boolean;
   /** What this service proves itself with to commands of its state folder. */
   readonly identity?: string;
+  /** Of several serving processes on one port: which of them, from 1. */
+  readonly number?: number;
   /** Of a lake: whether the process goes on with what is proved later. */
   readonly follow?: boolean;
   /** Of a lake: whether it holds synthetic rows. */
@@ -241,6 +243,9 @@ export async function usableSettings(options: ProcessOptions) {
   };
 }
 
+/** Often enough that a start that follows at once finds the port free. */
+const PARENT_MS = 100;
+
 /** Resolves on a signal, or when the parent process ends. */
 export function untilStopped(parent: number | undefined): Promise<void> {
   return new Promise((resolve) => {
@@ -248,6 +253,6 @@ export function untilStopped(parent: number | undefined): Promise<void> {
     if (parent === undefined) return;
     setInterval(() => {
       if (process.ppid !== parent) resolve();
-    }, 1000).unref();
+    }, PARENT_MS).unref();
   });
 }

@@ -1,4 +1,5 @@
 /** What reaches the service before a route does: connections that say nothing or too much, and requests that are none. */
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
@@ -7,7 +8,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import Koa from 'koa';
 import pino from 'pino';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import { RefusalLog } from '../../serving/http/access.ts';
 import { parseTarget } from '../../serving/http/request.ts';
 import { type ConnectionLimits, listen } from '../../serving/server.ts';
@@ -261,8 +262,10 @@ describe('what is no request', () => {
 
   test('more bytes behind the last request of a refused connection left the service with an open descriptor', async () => {
     let closed = 0;
-    const onConnection = (socket: Socket) => socket.once('close', () => closed++);
-    await using front = await startFront({ onConnection });
+    const onConnection = (message: unknown) => (message as { socket: Socket }).socket.once('close', () => closed++);
+    subscribe('net.server.socket', onConnection);
+    onTestFinished(() => void unsubscribe('net.server.socket', onConnection));
+    await using front = await startFront();
     const last = 'POST /x HTTP/2.0\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi';
     expect(await answerOf(front.port, `GET / HTTP/1.1\r\n\r\n${last}${get('/x')}`)).toMatch(/^HTTP\/1\.1 400 /);
     await eventually(() => closed === 1, 'the socket is closed');

@@ -17,7 +17,7 @@ export const SERVING = {
     group: 'HTTP',
     schema: whole(1, 64),
     default: '1',
-    doc: 'Processes that answer on the port. With several, the limits below of connections, event streams, reads and queues are divided among them, each with at least one; the first process runs exports. Each counts the limits of named keys for itself.',
+    doc: 'Processes that answer on the port. With several, the limits below of connections, event streams, reads and queues are divided among them, rounded up; the first process runs exports. Each counts the limits of named keys for itself.',
   },
   SVC_INTERNAL_API_KEY: {
     group: 'HTTP',
