@@ -4,58 +4,26 @@
  * caller whose connections one process happens to hold.
  */
 import type { ServerResponse } from 'node:http';
+import { TokenBucket } from 'limiter';
 import type { Scope } from '../../shared/keys/key.ts';
 import { Problem } from '../contract/problems.ts';
 import type { Caller } from '../http/caller.ts';
 
-const WINDOW_MS = 60_000;
-
-/** A bucket that holds a minute's requests and fills evenly. */
-export class RateBucket {
-  readonly #perMinute: number;
-  readonly #now: () => number;
-  /** In units of which a request takes `WINDOW_MS` and a millisecond gives `perMinute`: whole numbers, which add up exactly. */
-  #held: number;
-  #at: number;
-
-  /** @param now a clock that only moves forward, ms. */
-  constructor(perMinute: number, now: () => number) {
-    this.#perMinute = perMinute;
-    this.#now = now;
-    this.#held = perMinute * WINDOW_MS;
-    this.#at = Math.floor(now());
-  }
-
-  /** @returns whether the request may pass, how many more may follow now, and in how many seconds there is one more. */
-  take(): { readonly passes: boolean; readonly remaining: number; readonly nextSeconds: number } {
-    const at = Math.floor(this.#now());
-    this.#held = Math.min(this.#perMinute * WINDOW_MS, this.#held + (at - this.#at) * this.#perMinute);
-    this.#at = at;
-    const passes = this.#held >= WINDOW_MS;
-    if (passes) this.#held -= WINDOW_MS;
-    const remaining = Math.floor(this.#held / WINDOW_MS);
-    const lacking = (remaining + 1) * WINDOW_MS - this.#held;
-    return { passes, remaining, nextSeconds: Math.ceil(lacking / this.#perMinute / 1000) };
-  }
-}
-
 export class KeyLimits {
-  readonly #now: () => number;
-  readonly #buckets = new Map<string, RateBucket>();
+  /** Each holds a minute's requests and fills evenly. */
+  readonly #buckets = new Map<string, TokenBucket>();
   readonly #reads = new Map<string, number>();
-
-  constructor(now: () => number = () => performance.now()) {
-    this.#now = now;
-  }
 
   /** Counts a request, and tells the caller in headers what is left. @throws Problem RATE_LIMITED */
   countRequest({ name, terms: { requestsPerMinute } }: Caller, response: ServerResponse): void {
     if (name === null || requestsPerMinute === null) return;
-    const bucket = this.#buckets.get(name) ?? new RateBucket(requestsPerMinute, this.#now);
+    const bucket = this.#buckets.get(name) ?? bucketOf(requestsPerMinute);
     this.#buckets.set(name, bucket);
-    const { passes, remaining, nextSeconds } = bucket.take();
+    const passes = bucket.tryRemoveTokens(1);
+    const remaining = Math.floor(bucket.content);
+    const nextSeconds = Math.max(1, Math.ceil(bucket.getWaitTime(remaining + 1) / 1000));
     // Structured fields of draft-ietf-httpapi-ratelimit-headers.
-    response.setHeader('RateLimit-Policy', `"requests";q=${requestsPerMinute};w=${WINDOW_MS / 1000}`);
+    response.setHeader('RateLimit-Policy', `"requests";q=${requestsPerMinute};w=60`);
     response.setHeader('RateLimit', `"requests";r=${remaining};t=${nextSeconds}`);
     if (passes) return;
     throw new Problem(
@@ -82,4 +50,11 @@ export class KeyLimits {
     this.#reads.set(name, running + 1);
     return () => this.#reads.set(name, this.#reads.get(name)! - 1);
   }
+}
+
+function bucketOf(perMinute: number): TokenBucket {
+  const bucket = new TokenBucket({ bucketSize: perMinute, tokensPerInterval: perMinute, interval: 'minute' });
+  // It would begin empty.
+  bucket.content = perMinute;
+  return bucket;
 }
