@@ -5,6 +5,7 @@
  * and be refused in the end. Between callers it is fair: a free slot goes to the caller with the fewest running reads, and in a
  * full queue the caller that holds most gives way to one that holds less, so that nobody shuts the others out.
  */
+import { OWNER } from '../../shared/keys/key.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 
 interface LimiterOptions {
@@ -205,7 +206,7 @@ export class ConcurrencyLimiter {
   /**
    * The waiting read that gives its place in the full queue to a newcomer of this caller: the newest of the caller that holds
    * most. After the exchange the newcomer's caller holds no more than that one did, or holds one more and runs fewer reads:
-   * otherwise the two would displace each other for ever.
+   * otherwise the two would displace each other for ever. The owner gets in wherever another holds more.
    */
   #displacedBy(caller: string): Waiter | undefined {
     const own = this.#readsOf(caller);
@@ -215,7 +216,7 @@ export class ConcurrencyLimiter {
       if (more > 0) most = reads;
     }
     const more = most.waiting.size - own.waiting.size;
-    const gives = more > 1 || (more === 1 && most.running > own.running);
+    const gives = more > 1 || (more === 1 && (caller === OWNER || most.running > own.running));
     return gives ? [...most.waiting].at(-1) : undefined;
   }
 

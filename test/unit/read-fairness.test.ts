@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ConcurrencyLimiter, type Slot } from '../../serving/limits/concurrency-limiter.ts';
+import { OWNER } from '../../shared/keys/key.ts';
 
 const { signal } = new AbortController();
 const limiterOf = (running: number, waiting: number) =>
@@ -95,6 +96,19 @@ describe('a full queue', () => {
     await callers.read('a');
     await callers.read('b');
     expect(callers.refused).toEqual(['a', 'b']);
+  });
+
+  test('takes the read of the owner where another holds more, however little that is', async () => {
+    const callers = new Callers(1, 2);
+    for (const caller of ['a', 'b', 'c']) await callers.read(caller);
+    await callers.read('d');
+    expect(callers.refused).toEqual(['d']);
+    await callers.read(OWNER);
+    await callers.read(OWNER);
+    expect(callers.refused).toEqual(['d', 'b', OWNER]);
+    await callers.end();
+    await callers.end();
+    expect(callers.admitted).toContain(OWNER);
   });
 
   test('of one place is not taken from each other in turn', async () => {
