@@ -5,7 +5,7 @@
 import type { PartitionWindow } from './binary-copy.ts';
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
 import { type DecimalProduct, type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
-import type { DayKlines, TradeColumns } from './kept-klines.ts';
+import type { DayKlines } from './kept-klines.ts';
 
 export const ALIGNED_TRADE_COLUMNS = [
   'aligned_at_utc',
@@ -93,14 +93,6 @@ export class AlignedTrades {
   bucket(ms: number): number {
     const second = Math.floor((ms - this.#fromMs) / 1000);
     return second >= 0 && second < this.#seconds.count.length ? second : -1;
-  }
-
-  /** Adds trades of the window. */
-  addAll(trades: TradeColumns): void {
-    const { rows, seconds, ids, prices, quantityUnits, quantityFines, quoteUnits, quoteFines } = trades;
-    for (let row = 0; row < rows; row++) this.price(seconds[row], ids[row], prices[row]);
-    this.#seconds.quantity.addAll(seconds, quantityUnits, quantityFines, rows);
-    this.#seconds.quote.addAll(seconds, quoteUnits, quoteFines, rows);
   }
 
   /** The lowest id gives the open price and the highest the close price, in whatever order they arrive. */

@@ -300,12 +300,6 @@ export class CopyRows {
     this.#at += 5;
   }
 
-  /** Writes whole rows. */
-  append(rows: Uint8Array): void {
-    this.#bytes.set(rows, this.#at);
-    this.#at += rows.length;
-  }
-
   /** Writes the bytes [start, end). */
   text(bytes: Uint8Array, start: number, end: number): void {
     const target = this.#bytes;

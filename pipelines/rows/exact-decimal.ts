@@ -145,18 +145,6 @@ export class ExactBuckets {
     }
   }
 
-  /** Adds to each of the first `count` buckets, as `addLong`. */
-  addAll(buckets: Int32Array, units: Float64Array, fines: Float64Array, count: number): void {
-    const sums = this.#units;
-    for (let at = 0; at < count; at++) {
-      const bucket = buckets[at];
-      const sum = sums[bucket] + units[at];
-      if (fines[at] !== 0) this.addLong(bucket, units[at], fines[at]);
-      else if (sum < MAX_EXACT) sums[bucket] = sum;
-      else this.addExact(bucket, { mantissa: BigInt(units[at]), scale: this.#scale });
-    }
-  }
-
   addExact(bucket: number, value: ExactDecimal): void {
     const before = this.#large.get(bucket) ?? { mantissa: 0n, scale: 0 };
     this.#large.set(bucket, addDecimals(before, value));

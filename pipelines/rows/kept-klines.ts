@@ -8,18 +8,7 @@ import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
-import { KlineBuilder, type PriceRuns, type TradeBucket, type Trades } from './kline-builder.ts';
-
-/** Trades with what aligned rows are made from, too. */
-export interface TradeColumns extends Trades {
-  /** Seconds since the partition begins. */
-  readonly seconds: Int32Array;
-  /** Quantity and quote quantity in units of ExactBuckets, and what is finer, in 10^-12 of one. */
-  readonly quantityUnits: Float64Array;
-  readonly quantityFines: Float64Array;
-  readonly quoteUnits: Float64Array;
-  readonly quoteFines: Float64Array;
-}
+import { KlineBuilder, type PriceRuns, type TradeBucket } from './kline-builder.ts';
 
 /** One second's aggregates, as they are stored. */
 export interface Second {
@@ -46,16 +35,6 @@ export const digestOf = (native: Uint8Array, aligned: Uint8Array): string =>
     .reduce((hash, rows) => hash.update(COPY_HEADER).update(rows).update(COPY_TRAILER), createHash('sha256'))
     .digest('hex');
 
-/** For trades that come one by one. */
-const ONE_TRADE: Trades = {
-  rows: 1,
-  times: new Float64Array(1),
-  ids: new Float64Array(1),
-  prices: new Float64Array(1),
-  quantities: new Float64Array(1),
-  makers: new Uint8Array(1),
-};
-
 export class DayKlines {
   readonly #window: PartitionWindow;
   readonly #trades: KlineBuilder;
@@ -69,17 +48,7 @@ export class DayKlines {
 
   /** Adds a trade of the partition's window. `isMaker` is 1 when the buyer was the maker. */
   add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
-    ONE_TRADE.times[0] = ms;
-    ONE_TRADE.ids[0] = id;
-    ONE_TRADE.prices[0] = price;
-    ONE_TRADE.quantities[0] = quantity;
-    ONE_TRADE.makers[0] = isMaker;
-    this.#trades.addAll(ONE_TRADE);
-  }
-
-  /** See KlineBuilder. */
-  addAll(trades: Trades): void {
-    this.#trades.addAll(trades);
+    this.#trades.add(ms, id, price, quantity, isMaker);
   }
 
   /** Adds the aligned row of a second, in order of time. */

@@ -33,18 +33,6 @@ export interface TradeTotals {
   readonly makerLiquidity: ExactDecimal;
 }
 
-/** Trades of one partition, in columns. */
-export interface Trades {
-  /** How many trades there are; columns may have room for more. */
-  readonly rows: number;
-  readonly times: Float64Array;
-  readonly ids: Float64Array;
-  readonly prices: Float64Array;
-  readonly quantities: Float64Array;
-  /** 1 where the buyer was the maker. */
-  readonly makers: Uint8Array;
-}
-
 /** What a kline of trades is made from. */
 export interface TradeBucket {
   readonly startMs: number;
@@ -141,42 +129,37 @@ export class KlineBuilder {
     this.#runs = new Array(this.#minutes);
   }
 
-  /** Adds trades of the partition's window, in whatever order they arrive. */
-  addAll({ rows, times, ids, prices, quantities, makers }: Trades): void {
+  /** Adds a trade of the partition's window; they may come in any order. `isMaker` is 1 when the buyer was the maker. */
+  add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
     const state = this.#state;
-    for (let row = 0; row < rows; row++) {
-      const id = ids[row];
-      const price = prices[row];
-      const quantity = quantities[row];
-      const minute = Math.floor((times[row] - this.#fromMs) / MINUTE_MS);
-      if (minute !== this.#minute) this.#turnTo(minute);
-      const at = minute * MEMBERS;
-      const liquidity = price * quantity;
-      if (state[at + TRADES]++ === 0) {
-        state[at + HIGH] = price;
-        state[at + LOW] = price;
-        state[at + HIGH_LIQUIDITY] = liquidity;
-        state[at + LOW_LIQUIDITY] = liquidity;
-        setFirst(state, at, id, price, liquidity);
-        setLast(state, at, id, price, liquidity);
-      } else {
-        if (price > state[at + HIGH]) state[at + HIGH] = price;
-        else if (price < state[at + LOW]) state[at + LOW] = price;
-        if (liquidity > state[at + HIGH_LIQUIDITY]) state[at + HIGH_LIQUIDITY] = liquidity;
-        else if (liquidity < state[at + LOW_LIQUIDITY]) state[at + LOW_LIQUIDITY] = liquidity;
-        if (id > state[at + LAST_ID]) setLast(state, at, id, price, liquidity);
-        else if (id < state[at + FIRST_ID]) setFirst(state, at, id, price, liquidity);
-      }
-      state[at + MAKERS] += makers[row];
-      const ticks = Math.round(price * this.#tickScale);
-      const units = Math.round(quantity * UNIT);
-      const inTicks = price < MAX_PRICE && ticks / this.#tickScale === price;
-      if (!inTicks || !this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
-      if (inTicks && quantity < MAX_QUANTITY && units / UNIT === quantity) {
-        this.#addUnits(minute, ticks, units, makers[row]);
-      } else if (!inTicks || quantity >= MAX_QUANTITY || !this.#addLong(minute, ticks, quantity, makers[row])) {
-        this.#addUnusual(minute, price, quantity, makers[row]);
-      }
+    const minute = Math.floor((ms - this.#fromMs) / MINUTE_MS);
+    if (minute !== this.#minute) this.#turnTo(minute);
+    const at = minute * MEMBERS;
+    const liquidity = price * quantity;
+    if (state[at + TRADES]++ === 0) {
+      state[at + HIGH] = price;
+      state[at + LOW] = price;
+      state[at + HIGH_LIQUIDITY] = liquidity;
+      state[at + LOW_LIQUIDITY] = liquidity;
+      setFirst(state, at, id, price, liquidity);
+      setLast(state, at, id, price, liquidity);
+    } else {
+      if (price > state[at + HIGH]) state[at + HIGH] = price;
+      else if (price < state[at + LOW]) state[at + LOW] = price;
+      if (liquidity > state[at + HIGH_LIQUIDITY]) state[at + HIGH_LIQUIDITY] = liquidity;
+      else if (liquidity < state[at + LOW_LIQUIDITY]) state[at + LOW_LIQUIDITY] = liquidity;
+      if (id > state[at + LAST_ID]) setLast(state, at, id, price, liquidity);
+      else if (id < state[at + FIRST_ID]) setFirst(state, at, id, price, liquidity);
+    }
+    state[at + MAKERS] += isMaker;
+    const ticks = Math.round(price * this.#tickScale);
+    const units = Math.round(quantity * UNIT);
+    const inTicks = price < MAX_PRICE && ticks / this.#tickScale === price;
+    if (!inTicks || !this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
+    if (inTicks && quantity < MAX_QUANTITY && units / UNIT === quantity) {
+      this.#addUnits(minute, ticks, units, isMaker);
+    } else if (!inTicks || quantity >= MAX_QUANTITY || !this.#addLong(minute, ticks, quantity, isMaker)) {
+      this.#addUnusual(minute, price, quantity, isMaker);
     }
   }
 

@@ -425,7 +425,7 @@ function withTicks(list: readonly TradeLine[]): TradeLine[] {
   });
 }
 
-/** Those whose usual rows are read in WebAssembly. */
+/** Those whose usual rows the decoder reads in WebAssembly. */
 export const SCANNED_LAYOUTS = [EXCHANGE_A, EXCHANGE_B, EXCHANGE_C];
 export const LAYOUTS = [...SCANNED_LAYOUTS, EXCHANGE_C_SPOT];
 

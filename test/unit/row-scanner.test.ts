@@ -44,15 +44,15 @@ const mostlyUsual = fc.oneof({ weight: 60, arbitrary: usualDecimal }, { weight: 
 /** Rows of a layout that the scanner takes. */
 const usualRows = (layout: TradeLayout, count: number) => Array.from({ length: count }, (_, id) => layout.row(1 + id));
 
-test.each(['scanner', 'columns'])('what is compiled of %s is that of its source: `npm run wasm` makes it', (name) => {
+test('what is compiled is that of its source: `npm run wasm` makes it', () => {
   using folder = mkdtempDisposableSync(join(tmpdir(), 'wasm-'));
   const made = join(folder.path, 'made.wasm');
   const asc = join(ROOT, 'node_modules/assemblyscript/bin/asc.js');
   const trades = join(ROOT, 'pipelines/sources/trades');
-  const options = ['--config', join(trades, name, 'asconfig.json'), '--outFile', made];
+  const options = ['--config', join(trades, 'scanner/asconfig.json'), '--outFile', made];
   const { status, stderr } = spawnSync(process.execPath, [asc, ...options], { encoding: 'utf8' });
   expect([status, stderr]).toEqual([0, '']);
-  expect(readFileSync(made).equals(readFileSync(join(trades, `row-${name}.wasm`)))).toBe(true);
+  expect(readFileSync(made).equals(readFileSync(join(trades, 'row-scanner.wasm')))).toBe(true);
 });
 
 describe.each(SCANNED_LAYOUTS)('rows of $dataset.key', (layout) => {

@@ -6,13 +6,12 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import type { PartitionWindow } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import { type RowLayout, TradeRows } from '../trades/row-columns.ts';
 import { malformed } from '../trades/row-reader.ts';
+import { type RowLayout, TradeRows } from '../trades/trade-rows.ts';
 
 const COMMA = 44;
 const LF = 10;
 const LAYOUT: RowLayout = {
-  read: 'readA',
   columns: exchangeASpotTrades.native.columns.length,
   /** `1,1,1,1,1704067200000,1,1` */
   minEventBytes: 26,

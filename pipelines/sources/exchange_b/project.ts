@@ -6,14 +6,13 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import type { PartitionWindow } from '../../rows/binary-copy.ts';
 import { DecimalProduct, DecimalReader } from '../../rows/exact-decimal.ts';
-import { type RowLayout, TradeRows } from '../trades/row-columns.ts';
 import { malformed } from '../trades/row-reader.ts';
+import { type RowLayout, TradeRows } from '../trades/trade-rows.ts';
 
 const COMMA = 44;
 const LF = 10;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 const LAYOUT: RowLayout = {
-  read: 'readB',
   columns: exchangeBSpotTrades.native.columns.length,
   /** `A-B,1,buy,1,1,1704038400149` */
   minEventBytes: 28,

@@ -3,8 +3,8 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import type { PartitionWindow } from '../../rows/binary-copy.ts';
 import { DecimalProduct, DecimalReader, nearestFloat } from '../../rows/exact-decimal.ts';
-import { type RowLayout, TradeRows } from '../trades/row-columns.ts';
 import { malformed } from '../trades/row-reader.ts';
+import { type RowLayout, TradeRows } from '../trades/trade-rows.ts';
 
 const COMMA = 44;
 const LF = 10;

@@ -3,14 +3,13 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import type { PartitionWindow } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import { type RowLayout, TradeRows } from '../trades/row-columns.ts';
 import { malformed } from '../trades/row-reader.ts';
+import { type RowLayout, TradeRows } from '../trades/trade-rows.ts';
 
 const COMMA = 44;
 const LF = 10;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 const LAYOUT: RowLayout = {
-  read: 'readC',
   columns: exchangeCSpotTrades.native.columns.length,
   /** `1585180818,A,Buy,1,1,P,m-1,1,1,1` */
   minEventBytes: 33,

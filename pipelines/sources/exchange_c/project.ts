@@ -2,7 +2,7 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { WrittenAs } from '../../../shared/frame/codec.ts';
 import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
-import type { TradeRows } from '../trades/row-columns.ts';
+import type { TradeRows } from '../trades/trade-rows.ts';
 import { SpotRowProjector } from './project-spot.ts';
 import { TradingRowProjector } from './project-trading.ts';
 
