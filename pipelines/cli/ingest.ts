@@ -268,7 +268,7 @@ async function openSession(
   const keys = feed.datasets.map(({ key }) => key);
   let isProjecting = request.ownProjector === false;
   const project = () => {
-    if (!isProjecting) hold(startProjector(context, keys, request.waiting));
+    if (!isProjecting) hold(startProjector(context, keys, { waiting: request.waiting }));
     isProjecting = true;
   };
   const waits = { databaseUrl, catalog, connection, signal, timeoutMs: PROOF_TIMEOUT_MS, onStill: note };

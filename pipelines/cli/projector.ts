@@ -33,6 +33,12 @@ export class WaitingProjector implements AsyncDisposable {
   }
 }
 
+interface ProjectorStart {
+  readonly waiting?: WaitingProjector;
+  /** Whether it also puts old chunks into the columnstore: one that stays, not that of a backfill. */
+  readonly compacts?: boolean;
+}
+
 /**
  * Starts a projector process, so that decoding and storing use one core and publishing the other. Several may run; a
  * lock lets one work, and another takes over when that one ends.
@@ -40,7 +46,7 @@ export class WaitingProjector implements AsyncDisposable {
 export function startProjector(
   context: Context,
   datasets: readonly string[],
-  waiting?: WaitingProjector,
+  { waiting, compacts = false }: ProjectorStart = {},
 ): AsyncDisposable {
   const { io, settings, log, terminalLog } = context;
   // By TCP: a unix socket holds 208 KiB, less than the rows of a frame, so the database waited for rows while the projector
@@ -52,6 +58,7 @@ export function startProjector(
     datasets,
     cwd: PROJECT_ROOT,
     parent: process.pid,
+    compacts,
     settings: context.settingFlags,
   });
   return new SupervisedChild({ ...PROJECTOR, inherits: io.env, log, terminalLog, input }, waiting?.take());

@@ -15,6 +15,7 @@ import { datasetOf } from '../../shared/registry/index.ts';
 import { keepChangesPublished } from '../proof-log/change-publisher.ts';
 import { keepSequenced } from '../proof-log/sequencer.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
+import { keepCompacted } from './compaction.ts';
 import { keepProjected } from './run.ts';
 import { keepRecounted } from './verify.ts';
 
@@ -28,6 +29,8 @@ interface ProcessOptions {
   readonly cwd: string;
   /** Process id of the command that started the projector. */
   readonly parent?: number;
+  /** Whether it also puts old chunks into the columnstore. */
+  readonly compacts: boolean;
   /** Settings given as flags to that command. */
   readonly settings: Partial<Record<SettingName, string>>;
 }
@@ -40,7 +43,7 @@ function optionsFromEnvironment(): ProcessOptions {
   const { SVC_DATABASE_URL, SVC_NATS_URL, SVC_NATS_PROJECTOR_URL } = loadSettings({ cwd, required });
   const natsUrl = (SVC_NATS_PROJECTOR_URL ?? SVC_NATS_URL)!.href;
   const datasets = fedDatasets().map(({ key }) => key);
-  return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl, datasets, cwd, settings: {} };
+  return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl, datasets, cwd, compacts: true, settings: {} };
 }
 
 async function readOptions(): Promise<ProcessOptions> {
@@ -82,6 +85,7 @@ if (options.parent !== undefined) {
 const { databaseUrl, natsUrl } = options;
 const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
+const afterDays = settings.SVC_COLUMNSTORE_AFTER_DAYS;
 const sequenced = keepSequenced({ databaseUrl, settings, log, signal: stopping.signal });
 await Promise.all([
   ...datasets.map((dataset) =>
@@ -89,5 +93,6 @@ await Promise.all([
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
   sequenced,
+  options.compacts && keepCompacted({ databaseUrl, datasets, afterDays, log, signal }, settings.limits.compactEveryMs),
   keepChangesPublished({ databaseUrl, natsUrl, log, signal: stopping.signal }),
 ]);

@@ -36,7 +36,7 @@ export const LIMITS = {
   attemptSilenceMs: 30_000,
   /** While a projector runs, a checkpoint of the proof log is signed at most this long after a partition is proved. */
   checkpointMs: 2000,
-  /** `up` does what `compact` does, this long after it did so last. */
+  /** A projector that stays puts old chunks into the columnstore, this long after it did so last. */
   compactEveryMs: 86_400_000,
 
   /**

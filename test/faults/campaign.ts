@@ -237,7 +237,6 @@ class Campaign {
       ['the lake equals the service', () => this.#lake(client)],
       ['a mirror equals the lake', () => this.#mirror()],
       ["every issuer's page is kept", () => this.#command(['reingest', 'etf', '--kept'])],
-      ['compact ends well, though the embedded edition has no columnstore', () => this.#command(['compact'])],
       ['the audit log verifies', () => this.#command(['audit', 'verify'])],
       ['every row verifies against the log', () => this.#verify()],
     ];

@@ -4,6 +4,7 @@ import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.t
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { BitcoinSystem, CHAIN_KEYS } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
+import { compactNow } from '../support/compaction.ts';
 import { givenOtherDatabase } from '../support/given.ts';
 import { startChain } from '../support/regtest.ts';
 import { type Serving, startServing } from '../support/serving.ts';
@@ -37,7 +38,7 @@ givenOtherDatabase.describe('blocks in the columnstore', () => {
   };
   /** @returns the tables of which it compacted chunks. */
   const compact = async (): Promise<string[]> => {
-    const { units } = await done('compact');
+    const { units } = await compactNow(bitcoin.system.env.databaseUrl);
     expect(new Set(units.map(({ state }: Json) => state))).toEqual(new Set(['compacted']));
     return [...new Set<string>(units.map(({ table }: Json) => table))].sort();
   };

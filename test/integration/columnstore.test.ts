@@ -1,14 +1,19 @@
 /**
- * The columnstore. On an edition without one, `compact` says so and changes nothing. On the server that
+ * The columnstore. On an edition without one nothing is compacted. On the server that
  * TIDEMARK_TEST_DATABASE_URL names (community edition) a compacted chunk answers as before, and everything that changes
  * rows is normal work on it. Exchange B: its file days begin at 16:00 UTC, so that two of them share each chunk.
  */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { keepCompacted } from '../../pipelines/projector/compaction.ts';
 import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import type { Json } from '../support/command.ts';
+import { type Json, ROOT } from '../support/command.ts';
+import { compactNow } from '../support/compaction.ts';
 import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
@@ -25,17 +30,30 @@ const sumOf = (units: Json[], name: string): number => units.reduce((sum, unit) 
 const DAYS = [1, 2, 3].map((index) => dayOf(index));
 
 given(OTHER_DATABASE === undefined, 'TIDEMARK_TEST_DATABASE_URL is set: unset it').test(
-  'an edition without a columnstore is named, and nothing changes',
+  'on an edition without a columnstore nothing is compacted',
   async () => {
     await using system = await System.create();
-    const { exit, json } = await system.run(['compact']);
-    expect([exit, json.ok, json.supported, json.units]).toEqual([0, true, false, []]);
+    const needs = {
+      databaseUrl: system.env.databaseUrl,
+      datasets: [dataset],
+      afterDays: 0,
+      log: createLogger('silent', 'x'),
+    };
+    const stopping = new AbortController();
+    // It ends by itself: there is nothing to come back for.
+    await keepCompacted({ ...needs, signal: stopping.signal }, 60_000);
     expect(await system.rows('select 1 from runs')).toEqual([]);
   },
 );
 
 givenOtherDatabase.test('a running system compacts by itself', async () => {
   await using system = await System.create();
+  await writeDocument(
+    system.vendor,
+    '2024-03-01',
+    csvOf({ day: '2024-03-01', rows: 500, seed: 3, firstId: 1, timeUnit: 'ms' }),
+  );
+  expect((await system.backfill('2024-03-01', '2024-03-01')).exit).toBe(0);
   const up = system.start(['up'], {
     SVC_INTERNAL_API_KEY: 'key',
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
@@ -43,8 +61,9 @@ givenOtherDatabase.test('a running system compacts by itself', async () => {
     SVC_VERIFY_INTERVAL_SECONDS: '0',
     SVC_COLUMNSTORE_AFTER_DAYS: '0',
   });
-  const [command, done] = ['./tidemark up (scheduled compaction)', 'done'];
-  const ended = async () => (await system.rows('select command, state from runs order by run_id desc limit 1'))[0];
+  const [command, done] = ['scheduled compaction', 'done'];
+  const ended = async () =>
+    (await system.rows(`select command, state from runs where kind = 'compact' order by run_id desc limit 1`))[0];
   await expect.poll(ended).toEqual({ command, state: done });
   up.child.kill('SIGTERM');
   expect((await up.done).exit).toBe(0);
@@ -76,7 +95,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
     expect(exit, JSON.stringify(json)).toBe(0);
     return json;
   };
-  const compact = async () => await done('compact');
+  const compact = () => compactNow(system.env.databaseUrl);
   const states = ({ units }: Json): string[] => units.map(({ table, state }: Json) => `${table} ${state}`);
   const compacted = async (): Promise<string[]> =>
     (
@@ -116,7 +135,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
     for (const { table: name, chunks, compacted_chunks, row_bytes, column_bytes } of tables) {
       const ours = units.filter((unit: Json) => unit.table === name);
       expect([compacted_chunks, chunks >= compacted_chunks]).toEqual([ours.length, true]);
-      // The command counts the empty row stores, too.
+      // It counts the empty row stores, too.
       expect(column_bytes).toBeGreaterThan(0.5 * sumOf(ours, 'bytes_after'));
       expect(column_bytes).toBeLessThanOrEqual(sumOf(ours, 'bytes_after'));
       expect(row_bytes).toBeGreaterThan(column_bytes);
@@ -143,7 +162,6 @@ givenOtherDatabase.describe('compacted chunks', () => {
     );
     const [rows, digests] = [await reads(), await system.digests()];
     const answer = await compact();
-    expect(answer.supported).toBe(true);
     expect(new Set(states(answer))).toEqual(new Set([`${table} compacted`, `${ALIGNED_TABLE} compacted`]));
     const inTables = await system.rows<{ n: number }>(
       `select ((select count(*) from ${table}) + (select count(*) from ${ALIGNED_TABLE}))::int as n`,
@@ -215,9 +233,8 @@ givenOtherDatabase.describe('compacted chunks', () => {
     );
     await system.client.query(`drop index ${index}`);
     await system.client.query(again);
-    const refused = await run('compact');
-    const { state, code, reason } = refused.json.units[0];
-    expect([refused.exit, state, code]).toEqual([1, 'failed', 'PARTITION_PROOF_FAILED']);
+    const { state, code, reason } = (await compact()).units[0];
+    expect([state, code]).toEqual(['failed', 'PARTITION_PROOF_FAILED']);
     expect(reason).toContain('1 keys repeat');
     const { json } = await run('verify', dataset.key);
     expect(json.units.map(({ state }: Json) => state)).toEqual(['proved', 'quarantined', 'proved']);
@@ -289,8 +306,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
        from timescaledb_information.chunks where is_compressed`,
     );
     const rows = await reads();
-    const young = await system.run(['compact'], { ...env, SVC_COLUMNSTORE_AFTER_DAYS: '3650' });
-    expect([young.exit, young.json.units]).toEqual([0, []]);
+    expect((await compactNow(system.env.databaseUrl, 3650)).units).toEqual([]);
     const compacting = compact();
     let isOver = false;
     void compacting.finally(() => {
@@ -313,13 +329,22 @@ givenOtherDatabase.describe('compacted chunks', () => {
       `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`,
     );
     await system.client.query(`begin; lock table ${chunk} in row exclusive mode`);
-    const killed = system.start(['compact'], env);
+    const killed = spawn(process.execPath, ['pipelines/projector/main.ts', '--env'], {
+      cwd: ROOT,
+      env: {
+        PATH: process.env.PATH,
+        SVC_STATE_DIR: system.env.dir,
+        SVC_DATABASE_URL: system.env.databaseUrls.ingest,
+        SVC_NATS_PROJECTOR_URL: system.env.natsProjectorUrl,
+      },
+      stdio: 'ignore',
+    });
     // It has compacted what lies before the chunk that is held, and waits for this one.
     const waiting = `select from pg_locks join pg_database d on d.oid = database and datname = current_database()
       where not granted`;
     await expect.poll(async () => (await system.rows(waiting)).length).toBeGreaterThan(0);
-    killed.child.kill('SIGKILL');
-    await killed.done;
+    killed.kill('SIGKILL');
+    await once(killed, 'exit');
     await system.client.query('rollback');
     const left = await compacted();
     expect(left.length).toBeGreaterThan(0);

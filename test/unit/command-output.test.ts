@@ -2,7 +2,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { ConnectionError, ServiceError } from '../../client/errors.ts';
-import { summaryOf } from '../../pipelines/cli/commands/compact.ts';
 import type { Io } from '../../pipelines/cli/io.ts';
 import { createOutput, grouped, type Output, Summary } from '../../pipelines/cli/output.ts';
 import { lineOf, textOf } from '../../pipelines/cli/over-partitions.ts';
@@ -65,16 +64,15 @@ test('numbers are grouped as Intl groups them', () => {
 });
 
 // The command printed that there is nothing to do, or that the part it had done was all.
-test('an interrupted replay, verification or compaction printed the summary of a finished one', () => {
+test('an interrupted replay or verification printed the summary of a finished one', () => {
   const unit = { dataset: FEED.name, partition: '2024-01-01', state: 'proved' };
   const summary = (units: readonly (typeof unit)[]) => textOf(units, { elapsedMs: 0, interrupted: true });
-  for (const text of [summary([]), summary([unit]), summaryOf([], true)]) {
+  for (const text of [summary([]), summary([unit])]) {
     expect(text).toMatch(/^Interrupted/);
     expect(text).not.toMatch(/[Nn]othing to do/);
   }
   expect(summary([unit])).toContain('1 in 0.0 s');
   expect(textOf([], { elapsedMs: 0, interrupted: false })).toMatch(/^Nothing to do/);
-  expect(summaryOf([], false)).toMatch(/^Nothing to do/);
 });
 
 const controlsIn = (text: string) => text.match(/(?!\n)[\p{Cc}\p{Cf}]/gu) ?? [];

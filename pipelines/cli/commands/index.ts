@@ -244,11 +244,6 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       load: async () => (await import('./recover.ts')).runRecover,
     },
     {
-      grammar: 'compact',
-      doc: 'Puts chunks of trades, blocks, mempool snapshots and aligned rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one.',
-      load: async () => (await import('./compact.ts')).runCompact,
-    },
-    {
       grammar: 'proof-log',
       doc: 'The proof log: a new key, or the leaves that a restore lost.',
       subcommands: [

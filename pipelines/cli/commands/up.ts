@@ -19,7 +19,6 @@ import { isLocated } from '../over-partitions.ts';
 import { startProjector } from '../projector.ts';
 import { type RunningService, type Turn, takeTurn } from '../running.ts';
 import { keepStreams } from '../streams.ts';
-import { keepCompacted } from './compact.ts';
 import { quoted } from './env.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 import { lakeChild } from './lake.ts';
@@ -187,6 +186,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   await using _projector = startProjector(
     context,
     fedDatasets().map(({ key }) => key),
+    { compacts: true },
   );
   const listening = Promise.withResolvers<string>();
   listening.promise.catch(() => {}); // awaited below
@@ -219,13 +219,9 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   const line = './tidemark up (scheduled verification)';
   const verification =
     interval > 0 ? keepVerified(context, fedDatasets(), { intervalMs: interval * 1000, line }) : undefined;
-  const compaction = keepCompacted(context, {
-    intervalMs: context.settings.limits.compactEveryMs,
-    line: './tidemark up (scheduled compaction)',
-  });
   await once(signal, 'abort');
   output.note('stopping');
-  await Promise.all([verification, compaction]);
+  await verification;
   return 0;
 }
 

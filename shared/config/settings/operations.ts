@@ -105,7 +105,7 @@ export const OPERATIONS = {
     group: 'Operations',
     schema: whole(0, 36_500, 'days'),
     default: '30',
-    doc: '`./tidemark compact` puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
+    doc: 'The projector of `up` and of docker-compose.yml puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
   },
   SVC_PROOF_LOG_DIR: {
     group: 'Proof log',

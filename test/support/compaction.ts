@@ -1,0 +1,13 @@
+/** The compaction that a projector of `up` makes once a day. */
+import { type CompactedUnit, compactOld } from '../../pipelines/projector/compaction.ts';
+import { fedDatasets } from '../../pipelines/sources/index.ts';
+import { connect } from '../../shared/db/connect.ts';
+import { createLogger } from '../../shared/logger.ts';
+
+/** Compacts the chunks that ended this long ago. */
+export async function compactNow(databaseUrl: string, afterDays = 30): Promise<{ readonly units: CompactedUnit[] }> {
+  await using client = await connect({ url: databaseUrl, name: 'compaction' });
+  const log = createLogger('silent', 'compaction');
+  const { signal } = new AbortController();
+  return { units: await compactOld(client, { databaseUrl, datasets: fedDatasets(), afterDays, log, signal }) };
+}
