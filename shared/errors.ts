@@ -160,6 +160,10 @@ export const ERROR_CODES = {
   },
 } as const satisfies Record<string, { transient: boolean; remedy: string }>;
 
+/** The remedy where database, log or state folder are of another tree, whatever the code. */
+export const BEGIN_ANEW =
+  'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.';
+
 export type ErrorCode = keyof typeof ERROR_CODES;
 
 /** Facts that locate a fault: document, line, offset, setting, partition ... Values must be safe to show to an operator. */

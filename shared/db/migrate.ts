@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Client } from 'pg';
-import { TidemarkError } from '../errors.ts';
+import { BEGIN_ANEW, TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
 import { MIGRATION_LOCK, requireTimescale } from './connect.ts';
 import { applyRoles, faultyReadRoles, regrantReadRoles, roleState } from './roles.ts';
@@ -45,11 +45,7 @@ async function ownMigrations(
   throw new TidemarkError(
     'DATABASE_UNSUITABLE',
     `Another tree of Tidemark made this database: its migrations ${foreign.join(', ')} are not those of migrations/`,
-    {
-      details: { foreign: foreign.join(', ') },
-      remedy:
-        'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.',
-    },
+    { details: { foreign: foreign.join(', ') }, remedy: BEGIN_ANEW },
   );
 }
 

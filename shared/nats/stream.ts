@@ -12,7 +12,7 @@ import {
   type StreamInfo,
 } from '@nats-io/jetstream';
 import { type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
-import { TidemarkError } from '../errors.ts';
+import { BEGIN_ANEW, TidemarkError } from '../errors.ts';
 
 /** Whether the server refused a request because the account has no permission for it. */
 export function isDenied(error: unknown): boolean {
@@ -113,6 +113,9 @@ const IMMUTABLE = {
   max_msgs_per_subject: -1,
 } as const satisfies Partial<StreamConfig>;
 
+/** Of subjects, frames and manifests: a stream states it, so that a log of another tree is not taken for one of this. */
+const LOG_FORMAT = { tidemark_log_format: '1' } as const;
+
 /** Settings that a log must not have: they copy messages to or from other streams, or let a message delete others. */
 const FORBIDDEN = [
   'republish',
@@ -142,8 +145,8 @@ const MIN_STREAM_BYTES = 256 * 1024 * 1024;
  * Creates the stream of a dataset if it is missing, and sets its byte limit, which the server reserves from its store. Where
  * there is no room for the limit, a new stream gets a half or a quarter of it and so on, if need be from what other streams
  * have reserved and not used; an existing stream keeps its limit. It also stays as it is where the account may not change it.
- * @throws TidemarkError LOG_MISCONFIGURED naming what differs, when there is no room at all, and when it is missing and the
- *   account may not create it.
+ * @throws TidemarkError LOG_MISCONFIGURED naming what differs, also of a log of another tree, when there is no room at all, and
+ *   when it is missing and the account may not create it.
  */
 export async function ensureStream(
   connection: NatsConnection,
@@ -206,6 +209,7 @@ async function ensure(
   if (!info) {
     const making = manager.streams.add({
       ...IMMUTABLE,
+      metadata: LOG_FORMAT,
       name: dataset,
       subjects: [`${dataset}.>`],
       max_bytes: maxBytes,
@@ -223,7 +227,15 @@ async function ensure(
       `The stream ${dataset} is not an immutable log: ${differing.join('; ')}`,
     );
   }
-  const { max_bytes, num_replicas } = info.config;
+  const { max_bytes, num_replicas, metadata } = info.config;
+  const format = metadata?.tidemark_log_format;
+  if (format !== LOG_FORMAT.tidemark_log_format) {
+    throw new TidemarkError(
+      'LOG_MISCONFIGURED',
+      `Another tree of Tidemark made the stream ${dataset}: its log has the format ${format ?? 'none'}, and this tree's has ${LOG_FORMAT.tidemark_log_format}`,
+      { remedy: BEGIN_ANEW },
+    );
+  }
   if (max_bytes !== maxBytes || num_replicas !== replicas) {
     try {
       info = await manager.streams.update(dataset, { max_bytes: maxBytes, num_replicas: replicas });

@@ -8,7 +8,7 @@ import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type { RolePasswords } from '../db/roles.ts';
-import { TidemarkError } from '../errors.ts';
+import { BEGIN_ANEW, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import type { NatsRole } from '../nats/accounts.ts';
 import { isAlive, type ProcessRef, processRef } from './processes.ts';
@@ -142,10 +142,7 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
     throw new TidemarkError(
       'STACK_START_FAILED',
       `Another tree of Tidemark made the state folder ${stateDir}: its secrets.json lacks ${missing.join(', ')}`,
-      {
-        remedy:
-          'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder, and start again; the sources fill it.',
-      },
+      { remedy: BEGIN_ANEW },
     );
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;

@@ -12,7 +12,7 @@ import { connect, PUBLISHER_LOCK } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
-import { CONSUMER_NAME, firstMessageFrom } from '../../shared/nats/stream.ts';
+import { CONSUMER_NAME, ensureStream, firstMessageFrom } from '../../shared/nats/stream.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { LogFactsReader } from '../../shared/status/log-facts.ts';
 import { type Json, runCommand } from '../support/command.ts';
@@ -128,6 +128,20 @@ describe('a stream that is not the one that was projected', () => {
     const { exit, json } = await system.backfill(days[0], days[0], { SVC_STREAM_MAX_BYTES: String(1 << 26) });
     expect([exit, json.error?.code]).toEqual([1, 'LOG_MISCONFIGURED']);
     for (const name of ['discard', 'deny_delete', 'deny_purge']) expect(json.error.message).toContain(name);
+  });
+
+  test('of another tree, which states no format of this one: refused before anything is written', async () => {
+    await using system = await System.create();
+    await using operator = await connectNats(system.env.natsOperatorUrl, 'operator');
+    await ensureStream(operator, DATASET, { maxBytes: 1 << 26 });
+    const manager = await jetstreamManager(operator);
+    await manager.streams.update(DATASET, { metadata: {} });
+    await writeDocument(system.vendor, days[0], csv(0));
+    const { exit, json } = await system.backfill(days[0], days[0], { SVC_STREAM_MAX_BYTES: String(1 << 26) });
+    expect([exit, json.error?.code]).toEqual([1, 'LOG_MISCONFIGURED']);
+    expect(json.error.message).toContain(`made the stream ${DATASET}`);
+    expect(json.error.remedy).toContain('an empty log');
+    expect((await manager.streams.info(DATASET)).state.messages).toBe(0);
   });
 });
 
