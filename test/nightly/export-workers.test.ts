@@ -2,12 +2,15 @@
  * Export workers against each other and against what may happen to them: killed, frozen, stopped, left without their
  * stores. However it goes, an export ends once, with one artifact, of the same bytes.
  */
+
+import { once } from 'node:events';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { connect } from '../../shared/db/connect.ts';
-import { ended, expectOne, killWorkers } from '../support/export-kills.ts';
-import { EXPORT, type Exports, spawnWorker, startExports } from '../support/exports.ts';
+import { EXPORT, type ExportEnv, type Exports, spawnWorker, startExports } from '../support/exports.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { eventually, OWN_MATRIX } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -86,7 +89,6 @@ const running = async (exportId: string, attempt = 1) => {
 
 const expectOneArtifact = (exportId: string) => expectOne(exports, exportId, undisturbed);
 
-// Ten kills: nightly/export-kills.test.ts.
 test('killed three times at random moments, workers finish every export once, with the same bytes', () =>
   killWorkers({ env, exports, body: LONG, undisturbed: undisturbedLong, kills: 3 }));
 
@@ -235,3 +237,64 @@ test('a source whose callers bring their own credentials takes no other export f
   const { json: status } = await exports.finished(json.export_id);
   expect([status.status, status.error_code]).toEqual(['succeeded', undefined]);
 });
+
+// Export workers that are killed, and what must be left of an export however that went.
+
+/** A worker is started after each kill: on a busy machine that alone takes minutes. */
+const FINISHED_MS = 300_000;
+
+const ended = (child: { exitCode: number | null; signalCode: string | null } & NodeJS.EventEmitter) =>
+  child.exitCode !== null || child.signalCode !== null ? Promise.resolve() : once(child, 'exit');
+
+/** One artifact, the right one, and nothing beside it. */
+async function expectOne(exports: Exports, exportId: string, bytes: Buffer, withinMs?: number): Promise<void> {
+  const { json } = await exports.finished(exportId, withinMs);
+  expect(json.status, JSON.stringify(json)).toBe('succeeded');
+  expect((await exports.bytes(exportId)).equals(bytes)).toBe(true);
+  await eventually(async () => (await exports.runs(exportId)).length === 1, 'one folder is left');
+  const [run] = await exports.runs(exportId);
+  expect((await readdir(join(exports.root, exportId, run))).sort()).toEqual(
+    [json.artifact.files[0].name, 'manifest.json'].sort(),
+  );
+}
+
+interface Kills {
+  readonly env: ExportEnv;
+  /** Submits and looks; runs nothing. */
+  readonly exports: Exports;
+  readonly body: object;
+  /** Bytes of the artifact, made without a disturbance. */
+  readonly undisturbed: Buffer;
+  readonly kills: number;
+}
+
+/** Kills one worker after the other at random moments; the last one finishes what they left. */
+async function killWorkers({ env, exports, body, undisturbed, kills }: Kills): Promise<void> {
+  const random = seededRandom(10);
+  const ids: string[] = [];
+  const start = () => {
+    const worker = spawnWorker(env, { limits: { exportCrashes: 1000 } });
+    return Object.assign(worker, {
+      async [Symbol.asyncDispose]() {
+        worker.kill('SIGKILL');
+        await ended(worker);
+      },
+    });
+  };
+  for (let kill = 0; kill < kills; kill++) {
+    // There is always one that nobody has tried: those of the dead come again after the lease.
+    const { status, json, text } = await exports.submit(body);
+    expect(status, text).toBe(202);
+    ids.push(json.export_id);
+    await using worker = start();
+    await worker.ready;
+    await delay(random() * 300);
+  }
+  await using last = start();
+  // Others may have finished everything before it listens for signals.
+  await last.ready;
+  for (const id of ids) await expectOne(exports, id, undisturbed, FINISHED_MS);
+  last.kill('SIGTERM');
+  await ended(last);
+  expect(last.exitCode).toBe(0);
+}

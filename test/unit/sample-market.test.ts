@@ -1,6 +1,6 @@
-/** The sample's market: one price for all exchanges, days that meet, hours that differ, and candles that look like candles. */
+/** The sample's market: one price for all exchanges, and days that meet. */
 import { describe, expect, test } from 'vitest';
-import { activityAt, MarketPrice } from '../../pipelines/sample/market.ts';
+import { MarketPrice } from '../../pipelines/sample/market.ts';
 import { MarketTrades } from '../../pipelines/sample/trades.ts';
 import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { generateLines as linesOfB } from '../../pipelines/sources/exchange_b/sample.ts';
@@ -83,23 +83,6 @@ describe.each(Object.entries(EXCHANGES))('exchange %s', (_, trades) => {
     expect(Math.max(...steps.map(({ waitMs }) => waitMs))).toBeLessThan(10 * 60_000);
     expect(Math.max(...steps.map(({ move }) => move))).toBeLessThan(25);
   });
-
-  test('seldom opens at the low or closes at the high', () => {
-    const hours = [...candles(trades, HOUR_MS).values()];
-    const share = (test: (candle: Candle) => boolean) => hours.filter(test).length / hours.length;
-    expect(share(({ open, low }) => open === low)).toBeLessThan(0.15);
-    expect(share(({ close, high }) => close === high)).toBeLessThan(0.15);
-    for (const { open, low, high, close } of candles(trades, DAY_MS).values()) {
-      expect(high - low).toBeGreaterThan(Math.abs(close - open));
-    }
-  });
-
-  test('is busiest in the hours of New York and quietest before Europe wakes', () => {
-    const hours = candles(trades, HOUR_MS);
-    const tradesIn = (hour: number) =>
-      [...hours].reduce((sum, [at, one]) => sum + (at % 24 === hour ? one.trades : 0), 0);
-    expect(tradesIn(15)).toBeGreaterThan(2 * tradesIn(5));
-  });
 });
 
 describe('the price', () => {
@@ -130,17 +113,6 @@ describe('the price', () => {
     const deviation = Math.sqrt(changes.reduce((sum, change) => sum + change ** 2, 0) / changes.length);
     expect(deviation).toBeGreaterThan(0.014);
     expect(deviation).toBeLessThan(0.026);
-  });
-
-  test('moves more in busy hours', () => {
-    const market = new MarketPrice();
-    const squares = new Array<number>(24).fill(0);
-    for (let hour = 0; hour < 24 * 500; hour++) {
-      const ms = DAY + hour * HOUR_MS;
-      squares[hour % 24] += Math.log(market.at(ms + HOUR_MS) / market.at(ms)) ** 2;
-    }
-    expect(Math.sqrt(squares[14] / squares[5])).toBeGreaterThan(1.3);
-    expect(activityAt(DAY + 14 * HOUR_MS)).toBeGreaterThan(2 * activityAt(DAY + 5 * HOUR_MS));
   });
 });
 
