@@ -109,6 +109,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
     of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
     limit('Silence of an attempt', 'ms', 'attemptSilenceMs'),
+    limit('Age of chunks that are put into columns', 'days', 'columnsAfterDays'),
     of('`verify --every`', 's', 'pipelines/cli/commands/index.ts', 'MAX_VERIFY_EVERY_S'),
   ],
   Serving: [

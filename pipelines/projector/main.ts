@@ -85,7 +85,7 @@ if (options.parent !== undefined) {
 const { databaseUrl, natsUrl } = options;
 const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
-const afterDays = settings.SVC_COLUMNSTORE_AFTER_DAYS;
+const { columnsAfterDays: afterDays, compactEveryMs } = settings.limits;
 const sequenced = keepSequenced({ databaseUrl, settings, log, signal: stopping.signal });
 await Promise.all([
   ...datasets.map((dataset) =>
@@ -93,6 +93,6 @@ await Promise.all([
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
   sequenced,
-  options.compacts && keepCompacted({ databaseUrl, datasets, afterDays, log, signal }, settings.limits.compactEveryMs),
+  options.compacts && keepCompacted({ databaseUrl, datasets, afterDays, log, signal }, compactEveryMs),
   keepChangesPublished({ databaseUrl, natsUrl, log, signal: stopping.signal }),
 ]);

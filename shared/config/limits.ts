@@ -36,8 +36,10 @@ export const LIMITS = {
   attemptSilenceMs: 30_000,
   /** While a projector runs, a checkpoint of the proof log is signed at most this long after a partition is proved. */
   checkpointMs: 2000,
-  /** A projector that stays puts old chunks into the columnstore, this long after it did so last. */
+  /** The projector that compacts looks for chunks that have become old enough this often. */
   compactEveryMs: 86_400_000,
+  /** Chunks that ended later than this stay in rows: vendors may still revise their days. */
+  columnsAfterDays: 30,
 
   /**
    * Connections with a request in progress, far above the reads that run and wait. Above this number the service answers health and

@@ -17,6 +17,7 @@ import { compactNow } from '../support/compaction.ts';
 import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 
 const { table } = dataset.native;
 const dayOf = (index: number, seed = index): ExchangeBDay => ({
@@ -59,7 +60,7 @@ givenOtherDatabase.test('a running system compacts by itself', async () => {
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_HTTP_PORT: '0',
     SVC_VERIFY_INTERVAL_SECONDS: '0',
-    SVC_COLUMNSTORE_AFTER_DAYS: '0',
+    ...limitsEnv({ columnsAfterDays: 0 }),
   });
   const [command, done] = ['scheduled compaction', 'done'];
   const ended = async () =>

@@ -101,12 +101,6 @@ export const OPERATIONS = {
     default: '86400',
     doc: '`up` recounts the stored rows of each proved partition this long after its last recount, one partition at a time; 0: never.',
   },
-  SVC_COLUMNSTORE_AFTER_DAYS: {
-    group: 'Operations',
-    schema: whole(0, 36_500, 'days'),
-    default: '30',
-    doc: 'The projector of `up` and of docker-compose.yml puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
-  },
   SVC_PROOF_LOG_DIR: {
     group: 'Proof log',
     schema: path,
