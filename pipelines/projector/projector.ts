@@ -9,7 +9,6 @@ import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { lockCoverage } from '../../shared/db/partition-changes.ts';
 import { assert, explain } from '../../shared/errors.ts';
-import { freeBody } from '../../shared/frame/codec.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { attemptOfSubject, retractionSubject, retractionSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
@@ -303,10 +302,7 @@ export class Projector {
     const { load } = this.#work;
     assert(load && 'header' in decoded && decoded.header.kind === 'frame', 'a frame is added to its load');
     try {
-      const body = await decoded.body;
-      await load.load.add(message.seq, decoded.header, body);
-      // Rows of lines are copied; records may be parts of an event, which are joined later.
-      if (decoded.header.encoding === 'lines') freeBody(body);
+      await load.load.add(message.seq, decoded.header, await decoded.body);
       return undefined;
     } catch (error) {
       this.#fault = dataFault(error);

@@ -128,7 +128,6 @@ export async function encodeMessage<H extends Header>(
   message.writeUInt32LE(head.length, 4);
   head.copy(message, PREFIX_BYTES);
   body.copy(message, PREFIX_BYTES + head.length);
-  freeBody(body);
   message.writeUInt32LE(crc32(message.subarray(PREFIX_BYTES)), CRC_OFFSET);
   assert(
     message.length <= MAX_MESSAGE_BYTES,
@@ -195,15 +194,6 @@ export async function decodeBody(message: Uint8Array, header: Header, position: 
   if (raw.length !== header.raw_bytes) throw corrupt(position, `it holds ${raw.length} bytes of ${header.raw_bytes}`);
   if (sha256Hex(raw) !== header.raw_sha256) throw corrupt(position, 'its bytes do not match their digest');
   return raw;
-}
-
-/**
- * Frees what zlib returned, such as the bytes of `decodeBody`, at once; nothing may use them afterwards. V8 collects the whole
- * heap after every 64 MB that are allocated outside of it: nine times in a projector's day of 3.5 M trades, and twice with this.
- */
-export function freeBody({ buffer, byteLength }: Buffer): void {
-  // Buffers of up to half a pool may lie in the pool, which they share with others.
-  if (buffer instanceof ArrayBuffer && byteLength > Buffer.poolSize / 2) buffer.transfer(0);
 }
 
 const isByName = (value: unknown): boolean =>

@@ -9,7 +9,6 @@ import {
   decodeMessage,
   encodeMessage,
   type FrameHeader,
-  freeBody,
   type Header,
   MAX_HEADER_BYTES,
   MAX_MESSAGE_BYTES,
@@ -390,21 +389,4 @@ describe('a record', () => {
     expect([...recordsOf(record)]).toMatchObject([{ offset, auxiliary: Buffer.from('aux') }]);
     expect(recordBytes('o', Buffer.alloc(LARGEST - PREFIX - 1))).toBe(LARGEST);
   });
-});
-
-test('a freed body gives its memory back, and a small one leaves the pool that it shares', async () => {
-  const bodyOf = async (bytes: number) => {
-    const raw = Buffer.alloc(bytes, 'row\n');
-    const decoded = await decodeMessage(await encodeMessage<FrameHeader>(aHeader, raw), 'here');
-    expect(decoded.raw.equals(raw)).toBe(true);
-    return decoded.raw;
-  };
-  const large = await bodyOf(100_000);
-  freeBody(large);
-  expect(large.length).toBe(0);
-  const neighbour = Buffer.from('neighbour');
-  const small = await bodyOf(100);
-  freeBody(small);
-  expect(small.length).toBe(100);
-  expect(neighbour.toString()).toBe('neighbour');
 });
