@@ -266,11 +266,3 @@ async function migrateDatabase(
     signal.removeEventListener('abort', stop);
   }
 }
-
-/** For processes that read: uses the unix socket if there is one. */
-export function localUrl({ stack, databaseUrls }: Context, role: DatabaseRole): string {
-  if (stack.databaseSocketDir === undefined) return databaseUrls[role];
-  const url = new URL(databaseUrls[role]);
-  url.searchParams.set('host', stack.databaseSocketDir);
-  return url.href;
-}

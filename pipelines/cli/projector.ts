@@ -49,8 +49,6 @@ export function startProjector(
   { waiting, compacts = false }: ProjectorStart = {},
 ): AsyncDisposable {
   const { io, settings, log, terminalLog } = context;
-  // By TCP: a unix socket holds 208 KiB, less than the rows of a frame, so the database waited for rows while the projector
-  // converted the next frame. Loopback holds megabytes: a load of 3.5 M rows takes 1.5 s instead of 1.8, for the same CPU.
   const urls = { databaseUrl: context.databaseUrls.ingest, natsUrl: context.natsUrls.projector };
   if (io.project) return io.project({ ...urls, datasets, settings, log });
   const input = JSON.stringify({

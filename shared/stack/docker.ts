@@ -36,7 +36,6 @@ import {
   postgresFault,
   postgresSettings,
   postgresUrl,
-  socketDir,
 } from './postgres.ts';
 import { canEnter, openFolder, run, type ServerUser, serverUser, tailOf } from './processes.ts';
 import {
@@ -184,7 +183,6 @@ export interface ServerRuntime {
   readonly kind: StackState['kind'];
   readonly serverUid: number | undefined;
   readonly runtime: Runtime | undefined;
-  readonly socketDir: string | undefined;
   readonly responseTimeoutMs: number;
   createServers(secrets: Secrets): Server[];
 }
@@ -196,7 +194,6 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     kind: 'docker',
     serverUid: undefined,
     runtime: undefined,
-    socketDir: undefined,
     responseTimeoutMs: profile.responseTimeoutMs,
     createServers: (secrets) => SERVER_NAMES.map((name) => createContainer(name, { stateDir, secrets, profile })),
   };
@@ -228,7 +225,6 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     kind: 'embedded',
     serverUid: user.uid,
     runtime,
-    socketDir: socketDir(dir),
     responseTimeoutMs: profile.responseTimeoutMs,
     createServers: (secrets) =>
       SERVER_NAMES.map((name) => {

@@ -82,8 +82,9 @@ export async function ensurePackages(recipe: Recipe, options: InstallOptions): P
 function unsupportedMachine(): TidemarkError {
   return new TidemarkError(
     'STACK_INSTALL_FAILED',
-    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers',
-    { remedy: 'Use one of these, or name servers of your own with SVC_DATABASE_URL and SVC_NATS_URL.' },
+    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers. ' +
+      'You can also name servers of your own with SVC_DATABASE_URL and SVC_NATS_URL.',
+    { remedy: 'Choose one of the three; docs/operations.md says what each needs.' },
   );
 }
 

@@ -41,9 +41,6 @@ export const INITDB_TEXT_ARGS: readonly string[] = [
   '--locale=C',
 ];
 
-/** sockaddr_un holds 108 bytes with its terminator; the file name takes up to 20 of them. */
-const MAX_SOCKET_DIR_BYTES = 107 - '/.s.PGSQL.65535.lock'.length;
-
 /** Longest start: crash recovery replays up to max_wal_size. */
 const START_TIMEOUT_MS = 600_000;
 const FAST_STOP_MS = 60_000;
@@ -328,7 +325,7 @@ async function configuration(options: PostgresOptions, port: number): Promise<st
     ...postgresSettings(profile, maxWalBytes(disk.bavail * disk.bsize)),
     listen_addresses: '127.0.0.1',
     port: String(port),
-    unix_socket_directories: socketDir(options.dir) ?? '',
+    unix_socket_directories: '',
     // Parallel queries share memory in /dev/shm. Containers often have 64 MB of it, which large joins exceed.
     dynamic_shared_memory_type: shm && shm.bavail * shm.bsize >= 256 * MIB ? 'posix' : 'mmap',
     // The name UTC needs the machine's zone files; GMT is built in and is the same zone.
@@ -343,10 +340,4 @@ async function configuration(options: PostgresOptions, port: number): Promise<st
     "include_dir = 'conf.d'",
     '',
   ].join('\n');
-}
-
-/** The folder of the unix socket; undefined where the path is longer than a socket address can hold. */
-export function socketDir(dir: string): string | undefined {
-  const path = join(dir, 'run');
-  return Buffer.byteLength(path) <= MAX_SOCKET_DIR_BYTES && !path.includes(',') ? path : undefined;
 }

@@ -89,8 +89,6 @@ export interface Stack extends AsyncDisposable {
   readonly natsProjectorUrl: string;
   readonly natsReaderUrl: string;
   readonly natsOperatorUrl: string;
-  /** Folder of PostgreSQL's unix socket, where there is one. */
-  readonly databaseSocketDir: string | undefined;
   /** Generated once per state folder; undefined with a given database, where a setting gives the key. */
   readonly apiKey: string | undefined;
   /** Whether this call started the servers. The last holder to leave stops them. */

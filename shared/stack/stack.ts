@@ -179,7 +179,6 @@ class HeldStack implements Stack {
   readonly owned: boolean;
   readonly runtime: Runtime | undefined;
   readonly serverUid: number | undefined;
-  readonly databaseSocketDir: string | undefined;
   readonly #options: HeldStackOptions;
   #records: Records;
   #disposal: Promise<void> | undefined;
@@ -193,7 +192,6 @@ class HeldStack implements Stack {
     this.owned = options.owned;
     this.runtime = options.serverRuntime.runtime;
     this.serverUid = options.serverRuntime.serverUid;
-    this.databaseSocketDir = options.databaseUrl === undefined ? options.serverRuntime.socketDir : undefined;
   }
 
   get databaseUrls(): Readonly<Record<DatabaseRole, string>> {
@@ -461,7 +459,6 @@ function externalStack(options: AcquireOptions): Stack {
     natsProjectorUrl: brokerUrl as string,
     natsReaderUrl: brokerUrl as string,
     natsOperatorUrl: brokerUrl as string,
-    databaseSocketDir: undefined,
     apiKey: undefined,
     serverUid: undefined,
     owned: false,

@@ -4,7 +4,7 @@ import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { exportRootOf } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { SupervisedChild } from '../child.ts';
-import { localUrl, openContext } from '../context.ts';
+import { openContext } from '../context.ts';
 import { PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 
@@ -16,7 +16,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   taking.promise.catch(() => {}); // awaited below
   const own = {
     ...settingFlags,
-    SVC_DATABASE_URL: localUrl(context, 'export'),
+    SVC_DATABASE_URL: context.databaseUrls.export,
     // The worker has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
   };

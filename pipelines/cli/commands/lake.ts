@@ -5,7 +5,7 @@ import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { connect, LAKE_LOCK } from '../../../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import { type ChildOptions, startChild } from '../child.ts';
-import { type Context, localUrl, openContext } from '../context.ts';
+import { type Context, openContext } from '../context.ts';
 import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { bar, grouped, seconds } from '../output.ts';
@@ -47,7 +47,7 @@ export function lakeChild(context: Context, { folder, synthetic, follow }: LakeO
   const { io, settings, settingFlags, terminalLog } = context;
   const own: Partial<Record<SettingName, string>> = {
     ...settingFlags,
-    SVC_DATABASE_URL: localUrl(context, 'export'),
+    SVC_DATABASE_URL: context.databaseUrls.export,
     // It has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
     SVC_LAKE_FOLDER: folder,

@@ -10,7 +10,7 @@ import { DATASETS } from '../../../shared/registry/index.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
 import { SupervisedChild } from '../child.ts';
-import { type Context, localUrl, openContext, settingsOf } from '../context.ts';
+import { type Context, openContext, settingsOf } from '../context.ts';
 import { ingest } from '../ingest.ts';
 import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -276,8 +276,8 @@ function startServing(
   const urls = context.natsUrls;
   const settings = {
     ...settingFlags,
-    SVC_DATABASE_URL: localUrl(context, 'serve'),
-    SVC_DATABASE_MONITOR_URL: localUrl(context, 'monitor'),
+    SVC_DATABASE_URL: context.databaseUrls.serve,
+    SVC_DATABASE_MONITOR_URL: context.databaseUrls.monitor,
     // This account may only read the log.
     SVC_NATS_READER_URL: urls.reader,
     SVC_INTERNAL_API_KEY: apiKeyOf(context),
