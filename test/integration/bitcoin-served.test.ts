@@ -2,8 +2,7 @@
  * A regtest chain of more than 300 blocks with every kind of spend, and a mempool, through the real command: what is served
  * is what the node's own statistics say, and the same whichever way it is asked for.
  */
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { HistoricalData } from '../../client/index.ts';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
   coinsOf,
   OPEN_OUTPUT,
@@ -13,15 +12,13 @@ import {
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { datasetOf } from '../../shared/registry/index.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
 import { startChain } from '../support/regtest.ts';
-import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { type Serving, startServing } from '../support/serving.ts';
 
 const TIP = 305;
 const MEMPOOL = 'bitcoin_mempool_state';
-const MODES: readonly Mode[] = ['native', 'aligned_1s'];
 
 let bitcoin: BitcoinSystem;
 let chain: SampleChain;
@@ -132,25 +129,4 @@ test('what waits is served as the node tells it', async () => {
     ]);
     expect(fee_rate_sat_vb).toBe(Number(sats(fees.base)) / Number(size));
   }
-});
-
-describe.for([...CHAIN_KEYS, MEMPOOL])('%s', (key) => {
-  test.for(MODES)('%s: by query, by its historical route and by the client', async (mode) => {
-    const rows = await served(key, mode);
-    const { native, aligned, historical } = datasetOf(key) as Json;
-    const names = (mode === 'native' ? native : aligned).fields.map(({ name }: Json) => name);
-    expect(rows.length).toBeGreaterThan(0);
-    expect(Object.keys(rows[0])).toEqual(names);
-    if (key !== MEMPOOL && mode === 'native') expect(rows.length).toBeGreaterThan(TIP);
-    const path = `/v1/historical/bitcoin/${key.replace('bitcoin_', '')}`;
-    if (historical) expect(JSON.stringify(historical)).toContain(path);
-    const answer = (await serving.send({ path, method: 'POST', body: JSON.stringify({ mode }) })) as Json;
-    expect(answer.status).toBe(200);
-    expect(answer.json.rows).toEqual(rows);
-    const client = new HistoricalData({ baseUrl: serving.url, apiKey: API_KEY }) as unknown as Record<
-      string,
-      (request: object) => PromiseLike<{ readonly rows: Json[] }>
-    >;
-    expect((await client[`get_${key}`]({ mode })).rows).toEqual(rows);
-  });
 });

@@ -11,7 +11,7 @@ import type { Json } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
 import { System } from '../support/pipeline.ts';
 import { type Serving, startServing } from '../support/serving.ts';
-import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
+import { compareNative, secondsOfFiles, secondsStored } from '../support/trade-oracle.ts';
 
 const DAYS: readonly ExchangeCDay[] = [
   { day: '2025-06-01', rows: 12_000, seed: 5, rpi: true },
@@ -73,22 +73,6 @@ describe('three days', () => {
     expect(await secondsStored(system, dataset.key)).toEqual(await secondsOfFiles(csv, dataset.key));
   });
 
-  test('are replayed and verified to the byte', async () => {
-    for (const command of [['replay'], ['verify', '--deep']]) {
-      const { exit, json } = await system.run([command[0], dataset.key, ...command.slice(1)]);
-      expect([exit, json.ok, json.units.length]).toEqual([0, true, 3]);
-    }
-  });
-
-  test('are pinned to their tree, which lies beside another', async () => {
-    const { exit, json } = await system.run(['backfill', dataset.key, '--from', FIRST, '--to', LAST], {
-      ...envOf(system.vendor),
-      SVC_EXCHANGE_C_ARCHIVE: 'trading',
-    });
-    expect([exit, json.error.code]).toEqual([2, 'CONFIGURATION_INVALID']);
-    expect(json.error.message).toContain('SVC_EXCHANGE_C_ARCHIVE is trading');
-  });
-
   test('give an event back by its day, and name the days where none is given', async () => {
     const without = await system.run(['event', dataset.key, '300']);
     expect([without.exit, without.json.error.code]).toEqual([2, 'USAGE']);
@@ -112,41 +96,6 @@ describe('three days', () => {
     expect([wrong.exit, wrong.json.error.code]).toEqual([2, 'USAGE']);
     expect(wrong.json.error.message).toContain('the calendar has no 2025-02-30');
   });
-
-  test('are served as trades and klines, native and aligned', async () => {
-    const day = { start_date: FIRST, end_date: FIRST, strict: true };
-    const [[count, volume]] = await duckdb(
-      `select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], dataset.key)}`,
-    );
-    const { rows: trades } = await send('/v1/historical/exchange_c/spot/trades', { ...day, fields: ['trade_id'] });
-    expect(trades.map(({ trade_id }: Json) => trade_id).toSorted((a: number, b: number) => a - b)).toEqual(
-      Array.from({ length: DAYS[0].rows }, (_, index) => index + 1),
-    );
-    for (const mode of ['native', 'aligned_1s']) {
-      const { rows: klines } = await send('/v1/historical/exchange_c/spot/klines', { ...day, mode, kline_size: '1h' });
-      const sum = (name: string) => klines.reduce((total: number, row: Json) => total + row[name], 0);
-      expect([klines.length, sum('no_of_trades')]).toEqual([24, Number(count)]);
-      expect(sum('liquidity_sum') / Number(volume)).toBeCloseTo(1, 6);
-    }
-  });
-
-  test('say in the catalogue which fields are computed', async () => {
-    const { datasets } = await send('/v1/datasets');
-    const computed = (key: string) =>
-      datasets
-        .find((one: Json) => one.key === key)
-        .modes.native.fields.flatMap((field: Json) => (field.computed === true ? [field.name] : []));
-    expect(computed('exchange_a_spot_trades')).toEqual([]);
-    expect(computed('exchange_b_spot_trades')).toEqual(['quote_quantity']);
-    expect(computed(dataset.key)).toEqual([
-      'trd_match_id',
-      'quote_quantity',
-      'tick_direction',
-      'gross_value',
-      'home_notional',
-      'foreign_notional',
-    ]);
-  });
 });
 
 test('a day without its first ids or some between is quarantined with their names', async () => {
@@ -158,17 +107,6 @@ test('a day without its first ids or some between is quarantined with their name
   );
   expect([exit, json.units[0].code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
   expect(json.units[0].reason).toContain('1..2, 40');
-});
-
-test('a file of the other tree in its place is refused by its header', async () => {
-  await using system = await System.create();
-  await put(system.vendor, FIRST, generateLines({ ...DAYS[2], day: FIRST, archive: 'trading' }).join(''));
-  const { exit, json } = await system.run(
-    ['backfill', dataset.key, '--from', FIRST, '--to', FIRST],
-    envOf(system.vendor),
-  );
-  expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
-  expect(json.units[0].reason).toContain('the header must be id,timestamp,price,volume,side');
 });
 
 /** What the vendor published: the file, its trades (tick, price, size, quote, side), and its seconds (price, size, quote, trades). */

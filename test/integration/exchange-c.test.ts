@@ -8,12 +8,10 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type ExchangeCDay, generateLines, writeDay } from '../../pipelines/sources/exchange_c/sample.ts';
 import { exchangeCSpotTrades as dataset } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { eventId } from '../../shared/registry/event-id.ts';
-import type { Json } from '../support/command.ts';
 import { System } from '../support/pipeline.ts';
 import { startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
-import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
+import { compareNative, secondsOfFiles, secondsStored } from '../support/trade-oracle.ts';
 import { tracesOf } from '../support/trades.ts';
 
 const ORACLE = 'exchange_c_trading';
@@ -126,88 +124,6 @@ describe('two days', () => {
     const after = await system.digests();
     expect(after).toEqual({ ...before, [NEXT.day]: { ...before[NEXT.day], revision: 2 } });
   });
-
-  test('are replayed and verified to the byte, and give each event back', async () => {
-    for (const [command, state] of [
-      [['replay'], 'identical'],
-      [['verify', '--deep'], 'proved'],
-    ] as const) {
-      const { exit, json } = await system.run([command[0], dataset.key, ...command.slice(1)]);
-      expect([exit, json.units.map((unit: Json) => unit.state)]).toEqual([0, [state, state]]);
-    }
-    // Ids of one day mean nothing on another.
-    const both = await system.run(['event', dataset.key, '800']);
-    expect([both.exit, both.json.error.code]).toEqual([2, 'USAGE']);
-    const { json } = await system.run(['event', dataset.key, '800', '--partition', NEXT.day]);
-    expect(json).toMatchObject({
-      payload_raw: readFileSync(csv[1], 'utf8')
-        .split('\n')
-        .find((line) => line.includes(',m-800,')),
-      event_id: eventId(dataset, NEXT.day, '800'),
-    });
-    const status = (await system.run(['status', dataset.key])).json.datasets[0];
-    expect([status.offset_breaks, status.partitions.proved]).toEqual([[], 2]);
-  });
-
-  test('are served by the historical routes, as klines and by lineage', async () => {
-    await using serving = await startServing({
-      databaseUrl: system.env.databaseUrl,
-      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
-    });
-    const send = async (path: string, body?: object) => {
-      const answer = await serving.send({ path, ...(body ? { body: JSON.stringify(body) } : { method: 'GET' }) });
-      expect(answer.status, answer.text.slice(0, 300)).toBe(200);
-      return answer.json;
-    };
-    const { rows: trades } = await send('/v1/historical/exchange_c/spot/trades', { n_latest_rows: 20 });
-    expect(Object.keys(trades[0])).toEqual([
-      'trade_id',
-      'timestamp',
-      'price',
-      'quantity',
-      'is_buyer_maker',
-      'datetime',
-    ]);
-    const day = { start_date: LARGE.day, end_date: LARGE.day, strict: true };
-    const [[count, volume]] = await duckdb(`select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], ORACLE)}`);
-    for (const mode of ['native', 'aligned_1s']) {
-      const { rows: klines } = await send('/v1/historical/exchange_c/spot/klines', { ...day, mode, kline_size: '1h' });
-      expect(klines.length).toBe(24);
-      const sum = (name: string) => klines.reduce((total: number, row: Json) => total + row[name], 0);
-      expect(sum('no_of_trades')).toBe(Number(count));
-      // Native klines multiply price and size; what the file states may differ in the last digits.
-      expect(sum('liquidity_sum') / Number(volume)).toBeCloseTo(1, 5);
-    }
-    const lineage = await send(`/v1/lineage/${dataset.key}/800?partition=${NEXT.day}`);
-    expect(readFileSync(csv[1], 'utf8').split('\n')).toContain(lineage.payload_raw.utf8);
-    expect(lineage.payload_raw.utf8).toContain(',m-800,');
-  });
-
-  test('answer with every field, ordered by time and id', async () => {
-    await using serving = await startServing({ databaseUrl: system.env.databaseUrl });
-    for (const window of [
-      { n_random: 300, random_seed: 1 },
-      { time_range: ['2024-03-02T12:00:00Z', '2024-03-02T12:01:00Z'] },
-      { n_rows: 40 },
-    ]) {
-      const { status, json } = await serving.query({ mode: 'native', sources: [dataset.key], ...window });
-      expect([status, json.schema.map(({ name }: Json) => name)]).toEqual([
-        200,
-        ['symbol', 'trade_id', 'trd_match_id', 'side', 'price', 'size', 'quote_quantity', 'timestamp', 'datetime',
-          'tick_direction', 'gross_value', 'home_notional', 'foreign_notional'],
-      ]); // biome-ignore format: one list
-      if ('n_rows' in window) expect(json.row_count).toBe(40);
-      let before = [0, 0];
-      for (const row of json.rows) {
-        expect(row.trd_match_id).toBe(`m-${row.trade_id}`);
-        expect(row.quote_quantity).toBe(row.foreign_notional);
-        expect(row.timestamp > before[0] || (row.timestamp === before[0] && row.trade_id > before[1])).toBe(true);
-        before = [row.timestamp, row.trade_id];
-      }
-    }
-    const aligned = await serving.query({ mode: 'aligned_1s', sources: [dataset.key], n_rows: 5 });
-    expect([aligned.status, aligned.json.row_count]).toEqual([200, 5]);
-  });
 });
 
 test('a day whose first row comes again at its end is read again, and proved by the next attempt', {
@@ -245,18 +161,6 @@ describe('a document that is not right', () => {
     system = await System.create();
   });
   afterAll(() => system[Symbol.asyncDispose]());
-
-  test('a day larger than may be sorted is refused with the limit', async () => {
-    await put(
-      system,
-      '2024-05-06',
-      generateLines({ archive: 'trading', day: '2024-05-06', rows: 12_000, seed: 1 }).join(''),
-    );
-    const env = { ...envOf(system.vendor), ...limitsEnv({ sortBytes: 1 << 20 }) };
-    const { exit, json } = await backfill(system, '2024-05-06', '2024-05-06', env);
-    expect([exit, json.units[0].code]).toEqual([1, 'SOURCE_DOCUMENT_INVALID']);
-    expect(json.units[0].reason).toContain('more rows than are sorted (1048576 bytes)');
-  });
 
   test('a day with ids missing is published, not proved: quarantined with their names, not served; others go on', async () => {
     const gap: ExchangeCDay = {

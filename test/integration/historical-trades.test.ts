@@ -129,15 +129,6 @@ describe.each(EXCHANGES)('%s', (exchange) => {
     }
   });
 
-  test('aligned trades are the aligned rows', async () => {
-    const { rows } = await ask(`${exchange}/spot/trades`, { mode: 'aligned_1s', n_latest_rows: 5 });
-    expect(Object.keys(rows[0])).toEqual(dataset.aligned.fields.map(({ name }) => name));
-    const seconds = alignedOfTrades(within(undefined, undefined)).slice(-5);
-    expect(rows.map((row: Record<string, unknown>) => Date.parse(String(row.aligned_at_utc)))).toEqual(
-      seconds.map((row) => row.aligned_at_ms),
-    );
-  });
-
   test('the newest rows are warned of by the selector of their own route, whatever route asked before', async () => {
     const selectorIn = (json: { warnings: { code: string; details: object }[] }) =>
       json.warnings.find(({ code }) => code === 'WINDOW_LATEST_ROWS_MUTABLE')?.details;

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { storedEvent } from '../../pipelines/cli/commands/event.ts';
 import { replayPartition } from '../../pipelines/cli/commands/replay.ts';
 import { DirtyBuckets } from '../../pipelines/projector/dirty-buckets.ts';
-import { deleteReplacedRows, retractSpan } from '../../pipelines/projector/retract.ts';
+import { deleteReplacedRows } from '../../pipelines/projector/retract.ts';
 import { verifyPartition } from '../../pipelines/projector/verify.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { createPool } from '../../shared/db/connect.ts';
@@ -142,14 +142,6 @@ describe('blocks', () => {
     expect(found.event_id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
   });
 
-  test('verify and replay find nothing to say of them', { tags: ['nightly'] }, async () => {
-    for (const row of await system.catalog.partitions(HEADERS)) {
-      const needs = proofNeeds(system, HEADERS);
-      expect(await verifyPartition(row, { ...needs, deep: true })).toMatchObject({ state: 'proved' });
-      expect(await replayPartition(row, needs)).toMatchObject({ state: 'identical' });
-    }
-  });
-
   test.each([
     ['a stored value', 'update bitcoin_block_headers set nonce = nonce + 1 where height = 14'],
     ['a row taken out', 'delete from bitcoin_block_headers where height = 14'],
@@ -199,34 +191,6 @@ describe('blocks', () => {
       expect(await isStored()).toBe(false);
     } finally {
       await client.query('rollback');
-    }
-  });
-
-  test('that left the chain are withheld until they are ingested again, one by one', {
-    tags: ['nightly'],
-  }, async () => {
-    const withholding = { reason: 'the node has other blocks', by: 'source' };
-    const span = { sourceId: 'bitcoin_core', span: { from: 8, to: 12 } };
-    const { seconds } = projectionOf(HEADERS);
-    expect(await retractSpan(system.client, HEADERS, seconds!, span, withholding)).toEqual(['0-9', '10', '11']);
-    expect(await system.proved(HEADERS)).toBe('{[12,30)}');
-    const held = (await system.catalog.partition(HEADERS, '10'))!;
-    await expect(replayPartition(held, proofNeeds(system, HEADERS))).rejects.toMatchObject({
-      code: 'PARTITION_PROOF_FAILED',
-    });
-    expect(states(await system.ingest([HEADERS], [blocks(10)]))).toEqual([['10', 'PARTITION_PROOF_FAILED']]);
-    const again = Array.from({ length: 12 }, (_, height) => blocks(height, height, 'reorganised'));
-    const units = await system.ingest([HEADERS], again, { reason: 'a reorganisation' });
-    expect(units.map(({ state }) => state)).toEqual(Array(12).fill('proved'));
-    expect(await system.spans(HEADERS)).toEqual([`bitcoin_core [0,30) 30p 30r through ${throughOf(29)}`]);
-    const ledger = await system.rows(
-      `select partition_key, kind from ledger where kind in ('replaced', 'revision_proved')`,
-    );
-    expect(ledger).toContainEqual({ partition_key: '0-9', kind: 'replaced' });
-    for (const row of await system.catalog.partitions(HEADERS)) {
-      expect(await verifyPartition(row, { ...proofNeeds(system, HEADERS), deep: true })).toMatchObject({
-        state: 'proved',
-      });
     }
   });
 

@@ -155,14 +155,6 @@ describe('a backfill', () => {
     expect((await filesBelow(join(system.env.dir, 'state'))).filter((name) => name.includes('spool/'))).toEqual([]);
   });
 
-  test('keeps one ingest time for a partition, the manifest', async () => {
-    const rows = await system.rows(
-      `select partition_key, extract(epoch from ingested_at) * 1000 as stored, manifest->>'ingested_at_ms' as said from partitions`,
-    );
-    for (const { stored, said } of rows) expect(Number(stored)).toBe(Number(said));
-    expect(Math.abs(Date.now() - Number(rows[0].said))).toBeLessThan(600_000);
-  });
-
   test('makes one chunk a day, each with the one unique index that the loader builds', async () => {
     const chunks = await system.rows(
       `select (select count(*)::int4 from pg_index i where i.indrelid = format('%I.%I', chunk_schema, chunk_name)::regclass
