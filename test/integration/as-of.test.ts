@@ -80,16 +80,6 @@ describe.each([1, 2])('a world of seed %i', (seed) => {
       expect(estimate.json.as_of_utc).toBe(iso(Math.min(...known.runs.map((run) => run.throughMs))));
     }
   });
-
-  test('what is known now is what is known as of a time after the last vintage', async () => {
-    const as_of = '2200-01-01T00:00:00Z';
-    for (const mode of ['native', 'aligned_1s'] as const) {
-      // What loads the world writes no time of publishing and no count into the stored seconds.
-      const drop = ({ provenance_json, records_in_bucket, ...row }: Served) => row;
-      const [now, then] = [await ask({ mode }), await ask({ mode, as_of })];
-      expect(then.json.rows.map(drop)).toEqual(now.json.rows.map(drop));
-    }
-  });
 });
 
 test('what a row takes from its partition is looked up in the catalog, not searched for in all of it', async () => {
@@ -165,14 +155,6 @@ describe('a first print and its revision', () => {
       }
     },
   );
-
-  test('of what was not known yet is said that it was not known', async () => {
-    const { json } = await ask({ as_of: '2024-02-14T00:00:00Z' });
-    expect([json.status, json.detail]).toEqual([
-      404,
-      'Nothing of macro_series_metrics that is proved was known by 2024-02-14T00:00:00.000Z.',
-    ]);
-  });
 
   test('the last state that was known holds until the time, and no window reaches past it unnoticed', async () => {
     const as_of = '2024-03-01T00:00:00Z';

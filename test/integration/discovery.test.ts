@@ -155,15 +155,6 @@ describe('/v1/datasets', () => {
     }
   });
 
-  test('names fields that a query takes: those it lists, and no others', async () => {
-    const found = await datasets();
-    for (const mode of ['native', 'aligned_1s']) {
-      const fields = found[DATASET].modes[mode].fields.map(({ name }: Json) => name);
-      const { json } = await serving.query({ sources: [DATASET], mode, n_rows: 1 });
-      expect(json.schema.map(({ name }: Json) => name)).toEqual(fields);
-    }
-  });
-
   test('says how much is proved', async () => {
     const found = await datasets();
     expect(found[DATASET].availability).toEqual({
@@ -412,48 +403,6 @@ describe('partitions that are no stretches of time', () => {
 });
 
 describe('requests', () => {
-  test('are checked: method, key, Accept, dataset, parameters', async () => {
-    for (const path of ['/v1/datasets', `/v1/coverage/${DATASET}`]) {
-      const posted = await serving.send({ method: 'POST', path, key: null });
-      expect([...outcome(posted), posted.headers.allow]).toEqual([405, 'METHOD_NOT_ALLOWED', 'GET, HEAD']);
-      expect(outcome(await serving.send({ method: 'GET', path, key: 'wrong' }))).toEqual([409, 'AUTH_INVALID_API_KEY']);
-      expect(outcome(await get(path, { Accept: 'text/html' }))).toEqual([406, 'NOT_ACCEPTABLE']);
-      expect((await get(path, { Accept: 'text/html, application/*;q=0.1' })).status).toBe(200);
-      const stray = await get(`${path}?__proto__=1&x=2&x=3`);
-      expect(outcome(stray)).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-      expect(new Set(stray.json.errors.map(({ pointer }: Json) => pointer))).toEqual(new Set(['?__proto__', '?x']));
-      const head = await serving.send({ method: 'HEAD', path });
-      expect([head.status, head.text]).toEqual([200, '']);
-    }
-    for (const key of ['nonesuch', '__proto__', '%00', 'exchange_a_spot_trades%20']) {
-      expect(outcome(await get(`/v1/coverage/${key}?x=1`)), key).toEqual([404, 'DATASET_NOT_FOUND']);
-    }
-    const similar = await get(`/v1/coverage/${DATASET.slice(0, -1)}`);
-    expect(similar.json.detail).toContain(`(did you mean ${DATASET}?)`);
-  });
-
-  test.each([
-    ['limit', ['0', '1001', '-1', '1.0', '1e2', '', ' 1', 'x', '9'.repeat(500)]],
-    [
-      'cursor',
-      ['', 'x', 'MTIz', Buffer.from('1|').toString('base64url'), Buffer.from('1|a\0').toString('base64url'), '%00'],
-    ],
-    ['state', ['', 'PROVED', 'missing']],
-    ['from', ['2024-01-01', '', '2024-01-01T00:00:00', '2024-02-30T00:00:00Z', '0']],
-    ['to', ['x']],
-  ])('refuse %s that is none', async (name, values) => {
-    for (const value of values) {
-      const answer = await get(`/v1/coverage/${DATASET}?${name}=${value}`);
-      expect([...outcome(answer), answer.json.errors?.[0].pointer], value).toEqual([
-        409,
-        'QUERY_CONTRACT_ERROR',
-        `?${name}`,
-      ]);
-    }
-    const reversed = await get(`/v1/coverage/${DATASET}?from=2024-01-02T00:00:00Z&to=2024-01-02T00:00:00Z`);
-    expect(outcome(reversed)).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-  });
-
   test('are 503 while the database is away, and have slots of their own', async () => {
     await using away = await startServing({ databaseUrl: 'postgres://x:y@127.0.0.1:1/z' });
     const answer = await away.send({ method: 'GET', path: '/v1/datasets' });

@@ -313,15 +313,6 @@ describe('requests', () => {
     expect((await post(strict)).status).toBe(200);
   });
 
-  test('pass method, key, Accept and rights', async () => {
-    const body = JSON.stringify({ sources: [DATASET] });
-    const path = '/v1/raw/estimate';
-    expect(outcome(await serving.send({ method: 'GET', path }))).toEqual([405, 'METHOD_NOT_ALLOWED']);
-    expect(outcome(await serving.send({ path, body, key: null }))).toEqual([409, 'AUTH_INVALID_API_KEY']);
-    expect(outcome(await post(body, { Accept: 'text/csv' }))).toEqual([406, 'NOT_ACCEPTABLE']);
-    expect(outcome(await serving.send({ path: `${path}?x=1`, body }))).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-  });
-
   test('of a storage that is not as declared are answered as the query is', async () => {
     const table = 'canonical_aligned_1s_aggregates';
     await execute(env.databaseUrl, `alter table ${table} rename column open_price to gone`);

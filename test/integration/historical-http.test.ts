@@ -85,17 +85,6 @@ describe('the body of an answer', () => {
       await same({ n_random_rows: 20, random_seed: 3 }, { n_random: 20, random_seed: 3 }, mode);
     }
   });
-
-  test('include_datetime_col', async () => {
-    const names = async (body: object) => Object.keys((await ask(TRADES, { n_latest_rows: 1, ...body })).json.rows[0]);
-    const six = ['trade_id', 'timestamp', 'price', 'quantity', 'is_buyer_maker', 'datetime'];
-    expect(await names({})).toEqual(six);
-    expect(await names({ include_datetime_col: true })).toEqual(six);
-    expect(await names({ include_datetime_col: false })).toEqual(six.slice(0, 5));
-    expect(await names({ include_datetime_col: false, fields: ['price'] })).toEqual(['price']);
-    const filters = [{ field: 'datetime', op: 'gte', value: '2024-03-03T00:00:00Z' }];
-    expect(await names({ include_datetime_col: false, filters })).toEqual(six.slice(0, 5));
-  });
 });
 
 describe('warnings', () => {
@@ -163,46 +152,9 @@ describe('what is not there', () => {
     }
     expect((await ask(path, { end_date: '9999-12-31' })).status).toBe(200);
   });
-
-  test('other exchanges have nothing yet', async () => {
-    for (const path of ['exchange_b/spot/trades', 'exchange_b/spot/klines', 'exchange_c/spot/klines']) {
-      for (const mode of ['native', 'aligned_1s']) {
-        const { status, json } = await ask(`/v1/historical/${path}`, { mode });
-        expect([status, json.code]).toEqual([404, 'HISTORICAL_NO_DATA']);
-      }
-    }
-  });
 });
 
 describe('refusals', () => {
-  test('every fault at once, each with its pointer', async () => {
-    const { status, json } = await ask(KLINES, {
-      mode: 'daily',
-      kline_size: '1M',
-      start_date: '2024-02-30',
-      n_latest_rows: 0,
-      fields: ['price'],
-      filters: [{ field: 'open', op: 'like', value: 1 }],
-      sources: [DATASET],
-    });
-    expect([status, json.code]).toEqual([409, 'HISTORICAL_CONTRACT_ERROR']);
-    expect(new Set(json.errors.map(({ pointer }: { pointer: string }) => pointer))).toEqual(
-      new Set(['/mode', '/kline_size', '/start_date', '/n_latest_rows', '/fields/0', '/filters/0/op', '/sources']),
-    );
-  });
-
-  test.each(PATHS)('%s: body, key, method and URL, as everywhere', async (path) => {
-    expect((await ask(path, '{"mode":')).json.code).toBe('HISTORICAL_CONTRACT_ERROR');
-    expect((await ask(path, '{"mode":"native","mode":"native"}')).json.code).toBe('HISTORICAL_CONTRACT_ERROR');
-    const keyless = await serving.send({ path, body: '{}', key: null });
-    expect([keyless.status, keyless.json.code]).toEqual([409, 'AUTH_INVALID_API_KEY']);
-    const got = await serving.send({ path, method: 'GET' });
-    expect([got.status, got.headers.allow]).toEqual([405, 'POST']);
-    const parameter = await ask(`${path}?start_date=2024-03-01`, {});
-    expect([parameter.status, parameter.json.errors[0].pointer]).toEqual([409, '?start_date']);
-    expect((await ask(`${path}/`, {})).status).toBe(404);
-  });
-
   test('rights come before strict and rows, for klines as for trades', async () => {
     const matrix = JSON.parse(await readFile(OWN_MATRIX, 'utf8'));
     matrix.sources.exchange_a = {
@@ -230,27 +182,6 @@ describe('refusals', () => {
       expect([status, json.code]).toEqual([503, 'HISTORICAL_BACKEND_ERROR']);
       expect(headers['retry-after']).toBeDefined();
     }
-  });
-
-  test('aligned storage that drifted fails aligned klines by its code, and leaves native ones alone', async () => {
-    const table = 'canonical_aligned_1s_aggregates';
-    await execute(env.databaseUrl, `alter table ${table} rename column open_price to opened`);
-    try {
-      for (const path of PATHS) {
-        const { status, json } = await ask(path, {
-          mode: 'aligned_1s',
-          start_date: '2024-03-01',
-          end_date: '2024-03-01',
-        });
-        expect([status, json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
-        expect((await ask(path, { start_date: '2024-03-01', end_date: '2024-03-01' })).status).toBe(200);
-      }
-    } finally {
-      await execute(env.databaseUrl, `alter table ${table} rename column opened to open_price`);
-    }
-    expect((await ask(KLINES, { mode: 'aligned_1s', start_date: '2024-03-01', end_date: '2024-03-01' })).status).toBe(
-      200,
-    );
   });
 
   test('native columns that drifted are no failing database', async () => {

@@ -264,25 +264,6 @@ describe('edges', () => {
     expect(json.warnings.map((warning: { code: string }) => warning.code)).toEqual(['WINDOW_EXCEEDS_PROVED_COVERAGE']);
   });
 
-  test('windows that lie side by side add up, at sizes that divide a day', async () => {
-    for (const kline_size of [60, 420, '4h', '1d']) {
-      const whole = (await ask({ kline_size })).json.rows;
-      const parts = [];
-      for (const day of DAYS) {
-        parts.push(...(await ask({ kline_size, start_date: day.day, end_date: day.day })).json.rows);
-      }
-      if (kline_size !== 420) expect(parts).toEqual(whole);
-      const count = (rows: Kline[]) => rows.reduce((sum, row) => sum + Number(row.no_of_trades), 0);
-      expect(count(parts)).toBe(count(whole));
-    }
-  });
-
-  test('empty buckets are absent', async () => {
-    const { rows } = (await ask({ kline_size: 1 })).json;
-    expect(rows.every((row: Kline) => Number(row.no_of_trades) > 0)).toBe(true);
-    expect(rows.length).toBe(new Set(TRADES.map((trade) => Math.floor(trade.timestamp / 1000))).size);
-  });
-
   test('without a size it is a minute', async () => {
     expect((await ask({})).json.rows).toEqual((await ask({ kline_size: 60 })).json.rows);
     expect((await ask({ kline_size: '60s' })).json.rows).toEqual((await ask({ kline_size: '1m' })).json.rows);
@@ -306,11 +287,6 @@ describe('n_latest_rows', () => {
     expect(await codes(1000)).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'WINDOW_EXCEEDS_PROVED_COVERAGE']);
     const { json } = await ask({ n_latest_rows: 3 });
     expect(json.warnings[0].details).toEqual({ n_latest_rows: 3 });
-  });
-
-  test.each(MODES)('with filters: the last n that pass, %s', async (mode) => {
-    const filters = [{ field: 'no_of_trades', op: 'gte', value: 2 }];
-    for (const n_latest_rows of [1, 5, 50, 5000]) await check({ mode, kline_size: 60, n_latest_rows, filters });
   });
 });
 

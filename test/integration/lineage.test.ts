@@ -249,24 +249,6 @@ describe('an offset that several partitions hold', () => {
 });
 
 describe('a request', () => {
-  test('is checked: method, key, Accept, dataset, parameters, in that order', async () => {
-    const path = `/v1/lineage/${DATASET}/1000`;
-    const posted = await serving.send({ method: 'POST', path, key: null });
-    expect([...outcome(posted), posted.headers.allow]).toEqual([405, 'METHOD_NOT_ALLOWED', 'GET, HEAD']);
-    expect(outcome(await serving.send({ method: 'GET', path: '/v1/lineage/x/1', key: null }))).toEqual([
-      409,
-      'AUTH_INVALID_API_KEY',
-    ]);
-    expect(outcome(await ask(1000, { headers: { Accept: 'text/csv' } }))).toEqual([406, 'NOT_ACCEPTABLE']);
-    expect(outcome(await ask(1000, { dataset: 'nonesuch', query: '?x=1' }))).toEqual([404, 'DATASET_NOT_FOUND']);
-    const wrong = await ask(1000, { query: '?x=1&partition=&partition=a&__proto__=2' });
-    expect(outcome(wrong)).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-    expect(wrong.json.errors.map(({ pointer }: { pointer: string }) => pointer).sort()).toEqual(
-      ['?__proto__', '?partition', '?x'].sort(),
-    );
-    expect(outcome(await serving.send({ method: 'GET', path: `${path}/` }))).toEqual([404, 'ROUTE_NOT_FOUND']);
-  });
-
   test('passes the rights that a query passes', async () => {
     await declare('Ingest Only');
     expect(outcome(await ask(1000))).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);

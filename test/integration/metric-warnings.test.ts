@@ -247,11 +247,6 @@ describe('macro', () => {
       expect(warning.message).toContain(said);
   });
 
-  test('today is the end of a window that ends in the past', async () => {
-    const range = { time_range: ['2024-02-01T00:00:00Z', '2024-03-09T00:00:00Z'] };
-    expect(await said(ask({ ...range, ...only('macro_dgs10') }), { now: '2030-01-01T00:00:00Z' })).toEqual([]);
-  });
-
   test('the one setting stands for every series', async () => {
     await using strict = await startServing({
       databaseUrl: env.databaseUrl,
@@ -273,17 +268,6 @@ describe('macro', () => {
       { age_days: 6, last_updated_utc: '2024-03-01T21:16:00.000Z' },
     ]);
     expect((await at('2024-02-20T00:00:00Z'))[0]).toMatchObject({ code: 'MACRO_SOURCE_PUBLISH_MISSING' });
-  });
-
-  test('historical routes say the same, and strict ones refuse', async () => {
-    nowMs = Date.parse('2024-03-12T00:00:00Z');
-    const path = '/v1/historical/macro/series_metrics';
-    const { json } = await serving.send({ path, body: '{}' });
-    expect(codesOf(ownOf(json.warnings))).toEqual(['MACRO_SOURCE_PUBLISH_MISSING', 'MACRO_SOURCE_PUBLISH_STALE']);
-    const strict = await serving.send({ path, body: JSON.stringify({ strict: true }) });
-    expect([strict.status, strict.json.code]).toEqual([409, 'STRICT_MODE_WARNING_FAILURE']);
-    const fresh = { ...only('macro_cpiaucsl'), strict: true };
-    expect((await serving.send({ path, body: JSON.stringify(fresh) })).status).toBe(200);
   });
 });
 

@@ -421,21 +421,6 @@ describe('/docs', () => {
     }
   });
 
-  test('fits light and dark, and a phone', async () => {
-    expect(load(page)('meta[name=viewport]').attr('content')).toBe('width=device-width, initial-scale=1');
-    const css = await (await get('/docs/docs.css')).text();
-    expect(css).toContain('prefers-color-scheme: dark');
-    // Whatever is wide scrolls by itself; nothing has a width of its own that a phone has not.
-    expect([...css.matchAll(/(?<!-)width: *([^;]+)/g)].map(([, width]) => width)).toEqual(['100%']);
-    expect(css).toMatch(/\.scroll \{\s*overflow-x: auto/);
-    const $ = load(page);
-    expect(
-      $('table')
-        .toArray()
-        .every((table) => $(table).parent().hasClass('scroll')),
-    ).toBe(true);
-  });
-
   test('shows every operation, dataset, field and code; links lead to places on it', () => {
     const $ = load(page);
     const text = $('main').text();

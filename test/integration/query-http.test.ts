@@ -2,7 +2,6 @@
 import { connect as connectSocket } from 'node:net';
 import { buffer, text } from 'node:stream/consumers';
 import { gunzipSync, zstdDecompressSync } from 'node:zlib';
-import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { PROBLEMS } from '../../serving/contract/problems.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
@@ -50,14 +49,6 @@ function expectDiscreet(body: string): void {
 const pointers = (answer: Answer) => answer.json.errors.map((fault: { pointer: string }) => fault.pointer);
 
 describe('routes', () => {
-  test('an unknown path is 404, with any method and without a key', async () => {
-    for (const path of ['/v1', '/v1/raw', '/v1/raw/query/', '/v1//raw/query', '/V1/raw/query', '/v1/raw/query%00']) {
-      for (const method of ['GET', 'POST', 'DELETE']) {
-        expectProblem(await serving.send({ path, method, key: null }), 404, 'ROUTE_NOT_FOUND');
-      }
-    }
-  });
-
   test('a path that is nearly one is told which; any other, all there are', async () => {
     for (const path of ['/v1/raw/query/', '/v1//raw/query', '/V1/raw/query', '/v1/raw/querry', '/v1/row/qeury']) {
       const { json } = await serving.send({ path, key: null });
@@ -95,21 +86,6 @@ describe('routes', () => {
     expect((await serving.query(OK, { 'X-Request-Id': 'my-id.1' })).headers['x-request-id']).toBe('my-id.1');
     const long = await serving.query(OK, { 'X-Request-Id': 'x'.repeat(200) });
     expect(long.headers['x-request-id']).toMatch(/^[0-9a-f-]{36}$/);
-  });
-
-  test('an Accept that cannot be served is 406', async () => {
-    for (const accept of ['text/html', 'application/json;q=0', 'image/*', 'application/json;q=0, text/plain']) {
-      expectProblem(await serving.query(OK, { Accept: accept }), 406, 'NOT_ACCEPTABLE');
-    }
-    for (const accept of [
-      '*/*',
-      'application/*',
-      'text/html, application/json;q=0.1',
-      'APPLICATION/JSON',
-      'text/html, */*;q=0.1',
-    ]) {
-      expect((await serving.query(OK, { Accept: accept })).status).toBe(200);
-    }
   });
 });
 
@@ -289,18 +265,6 @@ describe('the body', () => {
     expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');
     expect(pointers(answer)).toEqual(['?mode', '?x']);
   });
-
-  test('bytes that are no HTTP get the same envelope', async () => {
-    const { port } = new URL(serving.url);
-    const socket = connectSocket(Number(port), '127.0.0.1');
-    socket.write('this is not HTTP\r\n\r\n');
-    const answer = await text(socket);
-    expect(answer).toMatch(/^HTTP\/1\.1 400 Bad Request/);
-    expect(JSON.parse(answer.split('\r\n\r\n')[1]).code).toBe('HTTP_REQUEST_MALFORMED');
-    const large = connectSocket(Number(port), '127.0.0.1');
-    large.write(`GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: ${'x'.repeat(100_000)}\r\n\r\n`);
-    expect(await text(large)).toMatch(/^HTTP\/1\.1 431 /);
-  });
 });
 
 describe('contract faults', () => {
@@ -405,11 +369,6 @@ describe('contract faults', () => {
     expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');
   });
 
-  test('unknown fields are answered with the known ones', async () => {
-    const answer = await serving.query({ sources: S, fields: ['prize'] });
-    expect(answer.json.errors[0].message).toContain('trade_id, timestamp, price, quantity');
-  });
-
   test('all faults at once', async () => {
     const answer = await serving.query({
       sources: S,
@@ -493,39 +452,5 @@ describe('hostile text', () => {
     }
     const rows = await execute(env.databaseUrl, 'select count(*) from exchange_a_spot_trades');
     expect(Number(rows.rows[0].count)).toBe(200);
-  });
-
-  test('any JSON at all is 200, 404 or a 409 in the envelope', async () => {
-    const noise = fc.jsonValue({ maxDepth: 3 });
-    const body = fc.record(
-      {
-        sources: fc.oneof(fc.constant([DATASET]), noise),
-        mode: fc.oneof(fc.constantFrom('native', 'aligned_1s'), noise),
-        n_rows: fc.oneof(fc.integer({ min: -5, max: 5 }), noise),
-        n_random: fc.oneof(fc.integer({ min: 1, max: 5 }), noise),
-        time_range: noise,
-        fields: fc.oneof(fc.constant(['datetime']), noise),
-        filters: fc.oneof(
-          fc.array(
-            fc.record({
-              field: fc.constantFrom('price', 'datetime', 'trade_id'),
-              op: fc.constantFrom('eq', 'in'),
-              value: noise,
-            }),
-          ),
-          noise,
-        ),
-        strict: noise,
-      },
-      { requiredKeys: ['sources'] },
-    );
-    await fc.assert(
-      fc.asyncProperty(body, async (value) => {
-        const answer = await serving.query(value);
-        expect([200, 404, 409]).toContain(answer.status);
-        if (answer.status !== 200) expectProblem(answer, answer.status, answer.json.code);
-      }),
-      { numRuns: 500 },
-    );
   });
 });

@@ -283,20 +283,4 @@ describe('the envelope', () => {
     expect(json.freshness).toEqual({ as_of_utc: iso(PROVED_TO), lag_seconds: (NOW - PROVED_TO) / 1000 });
     expect(Object.keys(json.rows[0])).toEqual(['trade_count', 'aligned_at_utc']);
   });
-
-  test('pinned views', async () => {
-    const range = { time_range: ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'] as const };
-    const pinned = (mode: Mode, view_id: unknown, view_version: unknown) =>
-      serving.query({ sources: [DATASET], mode, view_id, view_version, ...range });
-    expect((await pinned('native', `${DATASET}_native`, 1)).status).toBe(200);
-    expect((await pinned('aligned_1s', 'aligned_1s_raw', 1)).status).toBe(200);
-    for (const answer of [
-      await pinned('native', 'aligned_1s_raw', 1),
-      await pinned('aligned_1s', `${DATASET}_native`, 1),
-      await pinned('aligned_1s', 'aligned_1s_raw', 2),
-      await pinned('native', 'no_such_view', 1),
-    ]) {
-      expect([answer.status, answer.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-    }
-  });
 });

@@ -336,13 +336,6 @@ describe('negotiation', () => {
     }
   });
 
-  test('other origins are one more thing it depends on', async () => {
-    const settings = { SVC_HTTP_CORS_ORIGINS: 'https://a.example' };
-    await using shared = await startServing({ databaseUrl: env.databaseUrl, settings });
-    const { response } = await ask(SMALL, { Origin: 'https://a.example' }, shared);
-    expect(response.headers.vary).toBe('Origin, Accept, Accept-Encoding');
-  });
-
   test('problems are JSON whatever is accepted, and never coded', async () => {
     for (const { mediaType } of REPRESENTATIONS) {
       const headers = { Accept: mediaType, 'Accept-Encoding': 'gzip' };
