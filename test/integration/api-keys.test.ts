@@ -1,6 +1,5 @@
 /** Named keys: the command that makes them, and what the service lets through with each, until when. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { run } from '../../pipelines/cli/run.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { keyDigest, SCOPES, type Scope } from '../../shared/keys/key.ts';
 import { DATASET_KEYS, DATASETS } from '../../shared/registry/index.ts';
@@ -87,26 +86,6 @@ describe('the command', () => {
     const revoked = await keys('revoke', 'Desk.of_A-1');
     expect(revoked.json.keys[0]).toMatchObject({ state: 'revoked', revoked_at_utc: expect.stringMatching(/Z$/) });
     expect((await keys('revoke', 'Desk.of_A-1')).json).toEqual(revoked.json);
-  });
-
-  test('says in text what it does, and the key on a line of its own', async () => {
-    const out: string[] = [];
-    const text = async (...args: string[]) => {
-      out.length = 0;
-      const stream = { write: (chunk: string) => out.push(chunk) };
-      const io = { env: { PATH: process.env.PATH, ...system.settings }, stdout: stream, stderr: { write: () => {} } };
-      expect(await run(['keys', ...args], { ...io, onStop: () => () => {} })).toBe(0);
-      return out.join('');
-    };
-    const added = await text('add', 'texted', '--scopes', 'read');
-    expect(added).toMatch(/^key {7}tmk_\w{12}_[\w-]{43}\nIt is shown this once\./);
-    expect(added).toContain('expires   never');
-    expect(await text('rotate', 'texted', '--grace', '5')).toMatch(/the key before it holds until \d{4}-/);
-    expect(await text('rotate', 'texted')).toContain('the key before it no longer holds');
-    const [head, ...rows] = (await text('list')).trimEnd().split('\n');
-    expect(head).toMatch(/^name +state +scopes +datasets/);
-    expect(rows.find((row) => row.startsWith('texted '))).toMatch(/^texted +active +read +all +never +[0-9a-f]{12}$/);
-    expect(await text('revoke', 'texted')).toMatch(/^revoked {3}texted, at \d{4}-/);
   });
 
   const ADD = ['add', 'refused', '--scopes', 'read'];

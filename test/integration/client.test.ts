@@ -8,12 +8,10 @@ import {
   IncompleteAnswerError,
   KeyError,
   NoRowsError,
-  type Rows,
   StrictWarningError,
   serviceError,
   UnavailableError,
 } from '../../client/index.ts';
-import { DATASETS } from '../../shared/registry/index.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';
 import { API_KEY, type Serving, startServing } from '../support/serving.ts';
@@ -50,28 +48,6 @@ async function collected<Row>(rows: AsyncIterable<Row>): Promise<Row[]> {
 }
 
 describe('rows', () => {
-  test('at once, one by one, as a stream with its schema and as Arrow are the rows of the query', async () => {
-    const fields = ['trade_id', 'timestamp', 'price', 'quantity', 'is_buyer_maker', 'datetime'] as const;
-    const query = await serving.query({
-      sources: ['exchange_a_spot_trades'],
-      time_range: ['2024-01-01T00:00:00Z', '2024-01-02T00:00:00Z'],
-      fields,
-    });
-    const request = () => data.get_exchange_a_spot_trades(DAY);
-    const answer = await request();
-    expect(answer.rows).toEqual(query.json.rows);
-    expect(answer).toMatchObject({ row_count: ROWS, source: 'exchange_a_spot_trades', mode: 'native', warnings: [] });
-    expect(await collected(request())).toEqual(query.json.rows);
-    const { schema, warnings, rows } = await request().stream();
-    expect({ schema, warnings }).toEqual({ schema: query.json.schema, warnings: [] });
-    expect(await collected(rows)).toEqual(query.json.rows);
-    const table = tableFromIPC(await request().arrow());
-    expect(table.numRows).toBe(ROWS);
-    expect([...table.getChild('trade_id')!].map(Number)).toEqual(
-      query.json.rows.map((row: { trade_id: number }) => row.trade_id),
-    );
-  });
-
   test('their type follows the mode and the fields that are asked for', async () => {
     const trades = await data.get_exchange_a_spot_trades({ n_latest_rows: 3, fields: ['price', 'quote_quantity'] });
     expectTypeOf(trades.rows[0]).toEqualTypeOf<{ readonly price: number; readonly quote_quantity: number }>();
@@ -99,19 +75,6 @@ describe('rows', () => {
     }
     expect(seen).toBe(5);
     await expect.poll(() => serving.app.limiters.plain.load.running).toBe(0);
-  });
-
-  test('there is a method for each route, and one without data says so', async () => {
-    const methods = [...DATASETS.values()].flatMap(({ key, trades }) => [
-      `get_${key}`,
-      ...(trades ? [`get_${key.replace('_trades', '_klines')}`] : []),
-    ]);
-    expect(methods).toHaveLength(15);
-    for (const name of methods) {
-      const rows = (data as unknown as Record<string, (request: object) => Rows<object>>)[name]({ n_latest_rows: 1 });
-      if (name.startsWith('get_exchange_a')) expect((await rows).row_count, name).toBe(1);
-      else await expect(rows, name).rejects.toThrow(NoRowsError);
-    }
   });
 });
 
@@ -145,25 +108,6 @@ describe('errors', () => {
   ] as const)('%s is of the class that says what to do', (code, status, type) => {
     const more = { type: '', title: '', detail: '', request_id: '' };
     expect(serviceError({ ...more, code, status })).toBeInstanceOf(type);
-  });
-
-  test('of no rows say why there are none', async () => {
-    const proved = 'proved is 2024-01-01T00:00:00.000Z to 2024-01-03T00:00:00.000Z';
-    const nothing = 'HISTORICAL_NO_DATA: Nothing of';
-    const messageOf = (rows: PromiseLike<unknown>) =>
-      rows.then(
-        () => 'rows',
-        (error: unknown) => error instanceof NoRowsError && error.message,
-      );
-    expect([
-      await messageOf(data.get_exchange_a_spot_trades({ start_date: '2030-01-01' })),
-      await messageOf(data.get_exchange_b_spot_trades({ n_latest_rows: 1 })),
-      await messageOf(data.get_exchange_a_spot_trades({ ...DAY, filters: [{ field: 'price', op: 'lt', value: 0 }] })),
-    ]).toEqual([
-      `${nothing} exchange_a_spot_trades is proved in the window; ${proved}.`,
-      `${nothing} exchange_b_spot_trades is proved yet.`,
-      `HISTORICAL_NO_DATA: No proved row of exchange_a_spot_trades lies in the window and passes the filters; ${proved}.`,
-    ]);
   });
 
   test('of options are told before anything is sent', () => {

@@ -9,17 +9,8 @@ import { mirror } from '../../client/mirror/index.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { generateSigner } from '../../shared/proof-log/note.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import { type Answer as CommandAnswer, runCommand, startCommand } from '../support/command.ts';
-import {
-  digestsIn,
-  type LakeOptions,
-  partialsIn,
-  placeOf,
-  rootManifest,
-  serveFolder,
-  sha256Of,
-  writeLake,
-} from '../support/lake-folder.ts';
+import { type Answer as CommandAnswer, runCommand } from '../support/command.ts';
+import { digestsIn, type LakeOptions, placeOf, rootManifest, sha256Of, writeLake } from '../support/lake-folder.ts';
 import { type Answer, API_KEY, eventually, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, natsSettings, type TestEnv } from '../support/stack.ts';
 
@@ -475,43 +466,5 @@ describe('mirrors', () => {
     expect(await of([url, folder])).toEqual([1, 'SERVICE_REFUSED']);
     const { json } = await runCommand(['mirror', url, folder, '--datasets', OTHER], KEYED);
     expect(json).toMatchObject({ ok: true, files: 1 });
-  });
-
-  test('a file that is being replaced is waited for', async () => {
-    const rows = randomBytes(500);
-    await writeFile(join(lake, ROWS), rows);
-    const to = join(env.dir, 'waiting');
-    const other = `${placeOf(OTHER, '2024-01-01')}/rows.parquet`;
-    const mirroring = mirror({ from: `${serving.url}${LAKE}`, to, key: API_KEY });
-    await eventually(() => digestsIn(to)[other] !== undefined, 'the other file');
-    contents.set(DAY, rows);
-    await write();
-    expect(await mirroring).toMatchObject({ files: 2, change });
-    expect(digestsIn(to)).toEqual(digestsIn(lake));
-  });
-
-  test('after kill -9 in the middle of a download, the same command asks for the rest alone', async () => {
-    await using files = await serveFolder(lake);
-    const to = join(env.dir, 'killed');
-    files.faultOf = ({ path }) => (path === ROWS ? { stallAfter: 200_000 } : undefined);
-    const { child, done } = startCommand(['mirror', files.url, to], {});
-    const sizeOf = (name: string) => statSync(join(to, '_partial', name)).size;
-    const partial = async () =>
-      (await partialsIn(to)).find((name) => name.startsWith(sha256Of(contents.get(DAY)!)) && !name.endsWith('.etag'));
-    await eventually(async () => {
-      const name = await partial();
-      return name !== undefined && sizeOf(name) === 200_000;
-    }, 'most of the rows');
-    child.kill('SIGKILL');
-    expect((await done).signal).toBe('SIGKILL');
-    files.faultOf = () => undefined;
-    files.seen.length = 0;
-    const { exit, json } = await runCommand(['mirror', files.url, to], KEYED);
-    expect([exit, json.new]).toEqual([0, 2]);
-    expect(digestsIn(to)).toEqual(digestsIn(lake));
-    const asked = files.seen.filter(({ path }) => path === ROWS).map(({ headers }) => headers.range);
-    expect(asked).toEqual(['bytes=200000-']);
-    // It is no service.
-    expect(files.seen.filter(({ headers }) => headers['x-api-key'] !== undefined)).toEqual([]);
   });
 });

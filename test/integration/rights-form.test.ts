@@ -3,7 +3,6 @@ import { chown, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'n
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { useOf } from '../../pipelines/cli/commands/rights.ts';
 import { codeOf } from '../../shared/errors.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { writeOwnMatrix } from '../../shared/rights/form.ts';
@@ -181,12 +180,4 @@ test('the command needs no server, and says what it wrote', async () => {
   const elsewhere = await run(['rights', 'init', '--source-rights-matrix-path', path]);
   expect([elsewhere.exit, elsewhere.json.matrix]).toEqual([0, path]);
   expect((await run(['rights', 'grant'])).exit).toBe(2);
-});
-
-// In a container there is no .env to name it in.
-test('who has named the matrix is not told to, but where it lies', () => {
-  expect(useOf('/rights/matrix.json', undefined).at(-1)).toBe('SVC_SOURCE_RIGHTS_MATRIX_PATH=/rights/matrix.json');
-  const text = useOf('/rights/matrix.json', '/rights/matrix.json').join('\n');
-  expect(text).not.toContain('.env');
-  expect(text).toMatch(/\/rights is the folder that RIGHTS_DIR names/);
 });

@@ -10,7 +10,7 @@ import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metric
 import { MatrixInvalid, parseMatrix } from '../../shared/rights/matrix.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
-import { type Answer, eventually, migrated, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { type Answer, eventually, migrated, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, createPrivateStack, execute, type TestEnv, testLogger } from '../support/stack.ts';
 
 const ROLE = `byok_${Math.random().toString(36).slice(2, 10)}`;
@@ -342,10 +342,6 @@ describe('the file', () => {
       }
     };
     expect(faults()).toHaveLength(2);
-  });
-
-  test('the sample matrix is valid, with its artifacts', () => {
-    expect(new RightsStore(SAMPLE_MATRIX, { byokRole: undefined, log: testLogger() }).faults()).toEqual([]);
   });
 });
 
