@@ -3,20 +3,11 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Client, connect, MIGRATION_LOCK } from '../../shared/db/connect.ts';
 import { MIGRATIONS_DIR, migrate, pendingMigrations, refuseForeign } from '../../shared/db/migrate.ts';
-import {
-  ATTEMPT_STATES,
-  CATALOG_TABLES,
-  describeTable,
-  PARTITION_STATES,
-  partitions,
-  rowsOf,
-  storedColumns,
-} from '../../shared/db/schema.ts';
+import { ATTEMPT_STATES, CATALOG_TABLES, describeTable, PARTITION_STATES } from '../../shared/db/schema.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../shared/registry/definition.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
 import { type Answer, beginCommand } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
 import { eventually } from '../support/serving.ts';
@@ -64,11 +55,6 @@ describe('migrations', () => {
     const { rows: before } = await client.query(FINGERPRINT);
     for (const name of await allFiles()) await client.query(await readFile(join(MIGRATIONS_DIR, name), 'utf8'));
     expect((await client.query(FINGERPRINT)).rows).toEqual(before);
-  });
-
-  test('are numbered one after the other, each number once', async () => {
-    const numbers = (await allFiles()).map((name) => Number(name.slice(0, 4)));
-    expect(numbers).toEqual(numbers.map((_, index) => index + 1));
   });
 
   test('register every dataset, with coverage and its one series', async () => {
@@ -269,13 +255,6 @@ describe('migrating an empty database', () => {
     expect(await chunksAfter('1999-12-31Z', '2009-01-03Z', '2016-10-25T23:59:59Z')).toBe(2);
     expect(await chunksAfter('2016-10-26Z', '2026-01-01Z')).toBe(4);
   });
-
-  test('takes only numbered files for migrations', async () => {
-    await using client = await open(url);
-    await writeFile(join(directory, 'notes.sql'), 'select 1 / 0');
-    await writeFile(join(directory, '0000_old.sql.orig'), 'select 1 / 0');
-    expect((await migrate(client, directory)).applied).toEqual(await allFiles());
-  });
 });
 
 describe('the live tables', () => {
@@ -377,91 +356,6 @@ describe('the live tables', () => {
       expect((await liveColumns(table.name)).sort(byName)).toEqual(table.columns.sort(byName));
     },
   );
-
-  test('of the catalog become rows with numbers, dates, documents and nulls', async () => {
-    const { columns, decode } = rowsOf(partitions);
-    const chosen = rowsOf(partitions, ['toMs', 'synthetic'], 'p');
-    expect(chosen.columns).toBe('p.to_ms as "toMs", p.synthetic as "synthetic"');
-    expect(storedColumns(partitions, ['fromMs', 'span'])).toEqual({
-      names: 'from_ms, span',
-      members: '"fromMs", "span"',
-      definitions: '"fromMs" bigint, "span" int8range',
-      updates: 'from_ms = excluded.from_ms, span = excluded.span',
-    });
-    await client.query('begin');
-    await client.query(
-      `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, offsets,
-         manifest, ingested_at)
-       values (1, 'a', 'quarantined', 1, 2, -5, 9007199254740991, true, 7, '[1,10]', '{"rows": 7}', '2024-03-01Z')`,
-    );
-    const found = decode((await client.query(`select ${columns} from partitions where partition_key = 'a'`)).rows);
-    const picked = chosen.decode(
-      (await client.query(`select ${chosen.columns} from partitions p where partition_key = 'a'`)).rows,
-    );
-    await client.query('rollback');
-    expect(found).toEqual([
-      {
-        datasetId: 1,
-        partitionKey: 'a',
-        state: 'quarantined',
-        attempt: 1,
-        revision: 2,
-        fromMs: -5,
-        toMs: Number.MAX_SAFE_INTEGER,
-        synthetic: true,
-        rows: 7,
-        alignedRows: null,
-        alignedHash: null,
-        offsets: '[1,11)',
-        manifest: { rows: 7 },
-        recount: null,
-        reason: null,
-        ingestedAt: new Date('2024-03-01Z'),
-        lastUpdatedAt: null,
-        documentSha256: null,
-        capturedMs: null,
-        provedAt: null,
-        updatedAt: expect.any(Date),
-        sourceId: null,
-        span: null,
-        throughMs: null,
-        verifiedAt: null,
-        klinesSha256: null,
-        valueRanges: null,
-      },
-    ]);
-    expect(picked).toEqual([{ toMs: Number.MAX_SAFE_INTEGER, synthetic: true }]);
-  });
-
-  test('are all declared, those that only SQL reads apart', async () => {
-    const { rows } = await client.query<{ name: string }>(
-      `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,
-    );
-    const natives = [...DATASETS.values()].map(({ native }) => native.table as string);
-    const own = new Set([ALIGNED_TABLE, ...natives, ...Object.values(KLINE_TABLES)]);
-    const sqlOnly = [
-      'api_keys',
-      'datasets',
-      'export_audit_heads',
-      'exports',
-      'lakes',
-      'pinned_settings',
-      'proof_head',
-      'proof_leaves',
-      'read_roles',
-      'recount_requests',
-      'runs',
-      'series',
-      'schema_migrations',
-      'source_failures',
-    ];
-    expect(
-      rows
-        .map(({ name }) => name)
-        .filter((name) => !own.has(name))
-        .sort(),
-    ).toEqual([...CATALOG_TABLES.map((table) => describeTable(table).name), ...sqlOnly].sort());
-  });
 
   test('allow exactly the states that the code knows', async () => {
     for (const [table, states] of [

@@ -309,19 +309,6 @@ describe('refusals that anybody can cause do not fill it', () => {
     expect(String(run.payload.first_at) <= String(run.payload.last_at)).toBe(true);
   });
 
-  test('a single one is on record at once, and only once', async () => {
-    const directory = newFolder();
-    {
-      await using audit = auditIn(directory);
-      await audit.refusedKey(factsFrom('192.0.2.1'));
-      await audit.refusedKey(factsFrom('192.0.2.2'));
-      expect((await recordsIn(directory)).length).toBe(2);
-    }
-    expect((await recordsIn(directory)).map(({ payload }) => payload)).toEqual(
-      ['192.0.2.1', '192.0.2.2'].map((address) => factsFrom(address)),
-    );
-  });
-
   const countsIn = (records: readonly AuditRecord[]) =>
     records.filter(({ payload }) => typeof payload.count === 'number').map(({ payload }) => payload);
 

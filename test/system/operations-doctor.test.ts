@@ -453,11 +453,6 @@ describe('the command', () => {
     ]);
     expect(of('connections').findings[0].what).toContain('127.0.0.1:9');
   });
-
-  test('a check that is none is refused', async () => {
-    const { exit, json } = await system.run(['doctor', '--check', 'nothing']);
-    expect([exit, json.error.code]).toEqual([2, 'USAGE']);
-  });
 });
 
 test('a doctor that was interrupted left the servers running that it had started', { tags: ['nightly'] }, async () => {

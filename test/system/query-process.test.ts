@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { freePort } from '../../shared/stack/state.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
-import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
+import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
 import { SERVING_MAIN, said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, createTestEnv, execute, type TestEnv } from '../support/stack.ts';
 
@@ -55,15 +55,6 @@ describe('the start', () => {
     for (const name of ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_SOURCE_RIGHTS_MATRIX_PATH']) {
       expect(await stderr).toContain(`${name}: is required`);
     }
-  });
-
-  test('so are faulty settings', async () => {
-    const child = start({ ...settings(), SVC_HTTP_PORT: 'x', SVC_QUERY_MAX_QUEUE: '-1', SVC_NO_SUCH: '1' });
-    const stderr = text(child.stderr!);
-    const [code] = await once(child, 'exit');
-    expect(code).toBe(2);
-    for (const name of ['SVC_HTTP_PORT', 'SVC_QUERY_MAX_QUEUE', 'SVC_NO_SUCH']) expect(await stderr).toContain(name);
-    expect(await stderr).not.toContain(API_KEY);
   });
 
   const matrixWith = async (faults: object) => {
@@ -229,19 +220,6 @@ describe('the start', () => {
     child.kill();
     await once(child, 'exit');
     expect(await logged).toContain('TimescaleDB 2.18.2 is not supported; 2.19 to 2.29 is needed');
-  });
-
-  test('a database without the migrations is not ready', { tags: ['nightly'] }, async () => {
-    await using empty = await createTestEnv();
-    const child = start({ ...settings(), SVC_DATABASE_URL: empty.databaseUrl });
-    const { url } = await said(child);
-    expect((await fetch(`${url}/readyz`)).status).toBe(503);
-    const answer = await post(url, { n_rows: 1 });
-    expect(answer.statusCode).toBe(503);
-    await migrated(empty.databaseUrl);
-    await eventually(async () => (await fetch(`${url}/readyz`)).status === 200, 'it is ready');
-    child.kill();
-    await once(child, 'exit');
   });
 });
 

@@ -161,19 +161,6 @@ describe('docker', () => {
     expect(passed).toEqual([name === 'postgres' ? 'POSTGRES_PASSWORD' : 'NATS_CONFIG']);
   });
 
-  test('PostgreSQL gets the settings of the embedded one', () => {
-    const args = dockerRunArgs('/some/state', 'postgres', 21_234, profile);
-    for (const setting of [
-      'shared_buffers=2048MB',
-      'max_wal_size=4096MB',
-      'random_page_cost=1.1',
-      'jit=off',
-      'fsync=on',
-    ]) {
-      expect(args[args.indexOf(setting) - 1]).toBe('-c');
-    }
-  });
-
   test('containers of two state folders have different names', () => {
     expect(containerName('/a', 'nats')).not.toBe(containerName('/b', 'nats'));
     expect(containerName('/a', 'nats')).toBe(containerName('/a', 'nats'));

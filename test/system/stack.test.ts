@@ -213,18 +213,6 @@ describe('keeping', () => {
     expect((await stat(join(dir, 'state', 'secrets.json'))).mode & 0o777).toBe(0o600);
   });
 
-  test('two state folders do not meet', { tags: ['nightly'] }, async () => {
-    const [one, two] = await Promise.all([acquire('state'), acquire('two')]);
-    await execute(one.databaseUrl, 'CREATE TABLE kept (v int)');
-    await expect(rows(two.databaseUrl)).rejects.toThrow(/does not exist/);
-    expect(
-      new Set([one.databaseUrl, two.databaseUrl, one.natsUrl, two.natsUrl].map((url) => new URL(url).port)).size,
-    ).toBe(4);
-    expect(one.apiKey).not.toBe(two.apiKey);
-    await one[Symbol.asyncDispose]();
-    expect(alive(pidsOf(two))).toEqual(pidsOf(two));
-  });
-
   test('a copy of a state folder starts servers of its own beside the original', { tags: ['nightly'] }, async () => {
     const original = await acquire();
     await execute(original.databaseUrl, 'CREATE TABLE kept (v int); INSERT INTO kept VALUES (7)');
@@ -262,33 +250,6 @@ describe('keeping', () => {
       "SELECT extversion, current_setting('timescaledb.license') AS license FROM pg_extension WHERE extname = 'timescaledb'",
     );
     expect(versions).toEqual([{ extversion: expect.stringMatching(/^2\.\d+\.\d+$/), license: 'apache' }]);
-  });
-
-  test('who writes the log can neither delete a stream nor a message of it, who reads it can do nothing else; the operator can', async () => {
-    const stack = await acquire();
-    await addMessage(stack.natsOperatorUrl, 'one');
-    await withNats(stack.natsUrl, async (connection) => {
-      await jetstreamManager(connection);
-      const manager = await jetstreamManager(connection, { timeout: 500, checkAPI: false });
-      await expect(manager.streams.deleteMessage('KEPT', 1)).rejects.toThrow();
-      await expect(manager.streams.purge('KEPT')).rejects.toThrow();
-      await expect(manager.streams.delete('KEPT')).rejects.toThrow();
-    });
-    expect(await messages(stack.natsOperatorUrl)).toEqual(['one']);
-    await withNats(stack.natsReaderUrl, async (connection) => {
-      const manager = await jetstreamManager(connection, { timeout: 500, checkAPI: false });
-      const patient = await jetstreamManager(connection, { checkAPI: false });
-      expect((await patient.streams.getMessage('KEPT', { seq: 1 }))?.string()).toBe('one');
-      await expect(manager.streams.deleteMessage('KEPT', 1)).rejects.toThrow();
-      await expect(manager.streams.delete('KEPT')).rejects.toThrow();
-      await expect(jetstream(connection, { timeout: 500 }).publish('kept', 'two')).rejects.toThrow();
-      await expect(connection.request('$JS.API.INFO', '', { timeout: 500 })).rejects.toThrow();
-    });
-    expect(await messages(stack.natsOperatorUrl)).toEqual(['one']);
-    await withNats(stack.natsOperatorUrl, async (connection) => {
-      const manager = await jetstreamManager(connection);
-      expect(await manager.streams.delete('KEPT')).toBe(true);
-    });
   });
 });
 

@@ -1,7 +1,7 @@
 /** What an operator sees of `./tidemark up`: through a pipe, when the reader goes away, and on a terminal. Embedded servers. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm, symlink } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
@@ -87,16 +87,6 @@ describe('without a terminal', () => {
     expect([shell.status, shell.stderr]).toEqual([22, '']); // no sample is loaded: 404
     expect(said.out).toContain('Ctrl-C stops everything.');
     expect(said.out.split('\n').filter((line) => line.length > 100 && !line.includes(stateDir()))).toEqual([]);
-  });
-
-  test('servers that others use go on, and it says so', { tags: ['nightly'] }, async () => {
-    const other = start({}, ['verify', 'all', '--every', '1000']);
-    await other.until(() => readdirSync(join(stateDir(), 'holders')).length > 0);
-    const second = start();
-    await second.until(() => second.said.out.includes('Ctrl-C'));
-    expect(second.said.out).toContain('Ctrl-C stops this process; servers that others use go on.');
-    other.up.kill('SIGTERM');
-    await once(other.up, 'exit');
   });
 
   // Each loaded its sample into that of the other.
