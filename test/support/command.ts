@@ -33,7 +33,11 @@ export interface Running {
 
 type Environment = Readonly<Record<string, string>>;
 
-const withJson = (args: readonly string[]) => [...args, '--json'];
+/** Before `--`: what follows it is no option. */
+const withJson = (args: readonly string[]) => {
+  const end = args.indexOf('--');
+  return end < 0 ? [...args, '--json'] : args.toSpliced(end, 0, '--json');
+};
 
 /** What a command finds in its environment: nothing of the test's but PATH. */
 const environmentOf = (env: Environment): NodeJS.ProcessEnv => ({

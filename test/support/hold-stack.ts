@@ -2,7 +2,7 @@
  * A process that holds a stack: `node hold-stack.ts STATE_DIR`. Prints one JSON line when it has it (or the code of
  * the fault), leaves on SIGTERM, ignores SIGINT.
  */
-import { codeOf } from '../../shared/errors.ts';
+import { codeOf, type TidemarkError } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
@@ -23,6 +23,7 @@ try {
   const { owned, processes, databaseUrl, natsUrl } = stack;
   process.stdout.write(`${JSON.stringify({ owned, processes, databaseUrl, natsUrl })}\n`);
 } catch (error) {
-  process.stdout.write(`${JSON.stringify({ code: codeOf(error), message: (error as Error).message })}\n`);
+  const { message, remedy } = error as TidemarkError;
+  process.stdout.write(`${JSON.stringify({ code: codeOf(error), message, remedy })}\n`);
   process.exitCode = 1;
 }

@@ -336,7 +336,8 @@ describe('a fresh clone', () => {
     const installer = join(dir, 'install.js');
     await writeFile(
       installer,
-      `const fs = require('node:fs');
+      `if (process.argv[2] === 'ping') process.exit();
+       const fs = require('node:fs');
        fs.rmSync('node_modules', { recursive: true, force: true });
        require('node:child_process').execFileSync('cp', ['-al', ${JSON.stringify(join(PROJECT, 'node_modules'))}, 'node_modules']);
        fs.rmSync('node_modules/.tidemark-stamp', { force: true });

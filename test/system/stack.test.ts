@@ -70,6 +70,7 @@ interface Held {
     natsUrl: string;
     code?: string;
     message?: string;
+    remedy?: string;
   };
 }
 
@@ -414,7 +415,7 @@ test('a machine without apt and without Docker is told the three ways', async ()
   const { answer } = await holder({ PATH: '/nonexistent', XDG_CACHE_HOME: join(dir, 'empty-cache') });
   expect(answer.code).toBe('STACK_INSTALL_FAILED');
   for (const way of ['Debian or Ubuntu with apt', 'Docker', 'SVC_DATABASE_URL and SVC_NATS_URL']) {
-    expect(answer.message).toContain(way);
+    expect(`${answer.message}; ${answer.remedy}`).toContain(way);
   }
 });
 
