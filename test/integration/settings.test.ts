@@ -4,11 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { checkSelection } from '../../pipelines/cli/ingest.ts';
-import { feedOf } from '../../pipelines/sources/index.ts';
 import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
 import { SETTINGS, type Setting, type SettingName } from '../../shared/config/settings.ts';
 import { TidemarkError } from '../../shared/errors.ts';
+import { runCommand } from '../support/command.ts';
 
 const NAMES = Object.keys(SETTINGS) as SettingName[];
 const settingOf = (name: SettingName): Setting => SETTINGS[name];
@@ -317,13 +316,6 @@ test('booleans are read in their usual words', () => {
   for (const text of ['false', 'False', '0', 'no', 'off']) expect(load({ SVC_SAMPLE: text }).SVC_SAMPLE).toBe(false);
 });
 
-test.each([
-  [{ from: '2024-01-02', to: '2024-01-01' }, '--from 2024-01-02 is after --to 2024-01-01'],
-  [{ from: '2024-01-01', to: '2024-01-01', 'from-height': '1' }, 'does not take --from-height'],
-])('a feed says what it takes: %j', (options, reason) => {
-  expect(() => checkSelection(feedOf('exchange_a_spot_trades'), { options, reingest: false })).toThrow(reason);
-});
-
 describe('the command', () => {
   const run = (args: string[], env: Record<string, string> = {}) => {
     const { PATH } = process.env;
@@ -352,9 +344,14 @@ describe('the command', () => {
     expect(JSON.parse(stdout).error.message).toContain('SVC_HTTP_PROT');
   });
 
+  test('ends with 2 on wrong usage, and shows what there is where no command is named', async () => {
+    const { exit, stdout, stderr } = run([]);
+    expect([exit, stderr, stdout]).toEqual([2, '', expect.stringContaining('backfill')]);
+    const wrong = run(['nosuchcommand']);
+    expect([wrong.exit, wrong.stdout, wrong.stderr]).toEqual([2, '', expect.stringContaining('[USAGE]')]);
+  });
+
   test.each([
-    [[]],
-    [['nosuchcommand']],
     [['backfill', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
     [['replay', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
     [['backfill', 'nosuchdataset', '--from', '2024-01-01', '--to', '2024-01-01']],
@@ -367,10 +364,9 @@ describe('the command', () => {
     [['reingest', 'etf']],
     [['reingest', 'etf', 'macro', '--kept']],
     [['reingest', 'etf', '--kept', '--dry-run']],
-  ])('ends with 2 on wrong usage: %j', (args) => {
-    const { exit, stdout, stderr } = run(args);
-    expect([exit, stderr]).toEqual([2, args.length === 0 ? '' : expect.stringContaining('[USAGE]')]);
-    expect(stdout === '').toBe(args.length > 0);
+  ])('refuses %j', async (args) => {
+    const { exit, json } = await runCommand(args, { SVC_STATE_DIR: join(cwd, 'state') });
+    expect([exit, json?.error.code]).toEqual([2, 'USAGE']);
   });
 
   test.each([
@@ -385,10 +381,10 @@ describe('the command', () => {
       '--partition and --from',
     ],
     [['verify', 'bitcoin_block_headers', '--to', '2024-01-01', '--from-height', '5'], '--to and --from-height'],
-  ])('a selection was ignored, or refused after a dataset was processed: %j', (args, reason) => {
+  ])('a selection was ignored, or refused after a dataset was processed: %j', async (args, reason) => {
     // Nothing is opened before the refusal.
-    const { exit, stderr } = run(args, { SVC_DATABASE_URL: 'postgres://127.0.0.1:1/none' });
-    expect([exit, stderr]).toEqual([2, expect.stringContaining(reason)]);
+    const { exit, json } = await runCommand(args, { SVC_DATABASE_URL: 'postgres://127.0.0.1:1/none' });
+    expect([exit, json?.error.message]).toEqual([2, expect.stringContaining(reason)]);
   });
 
   test('shows help and ends with 0', () => {
