@@ -4,8 +4,6 @@
  */
 import { readdir } from 'node:fs/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { type CountedPartition, checkCount, cutAtPartitions } from '../../serving/read/plan/counted.ts';
-import type { Part } from '../../serving/read/read-model.ts';
 import { LostRows } from '../../serving/read/read-model.ts';
 import { type ArtifactLab, artifactLab } from '../support/artifacts.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
@@ -13,62 +11,6 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { type Body, DAYS, type SmallHistory, serveSmallHistory } from '../support/small-history.ts';
 import { execute } from '../support/stack.ts';
 import { chainWorlds } from '../support/worlds.ts';
-
-describe('statements that know how many rows they must yield', () => {
-  const DAY = 86_400_000;
-  const partOf = (from: number, to: number): Part => ({ from, to, until: to, provedTo: to, isLast: true });
-  const days = (from: number, to: number, rows = 10): CountedPartition[] =>
-    Array.from({ length: to - from }, (_, n) => ({
-      key: `${from + n}`,
-      from: (from + n) * DAY,
-      to: (from + n + 1) * DAY,
-      rows,
-    }));
-  const shown = (slices: Iterable<ReturnType<typeof cutAtPartitions> extends Iterable<infer S> ? S : never>) =>
-    [...slices].map(({ from, to, count }) => [from / DAY, to / DAY, count?.rows]);
-
-  test('the cut days at the edges of a window have no count, those between do', () => {
-    expect(shown(cutAtPartitions([partOf(0.5 * DAY, 3.25 * DAY)], days(1, 3), DAY))).toEqual([
-      [0.5, 1, undefined],
-      [1, 3, 20],
-      [3, 3.25, undefined],
-    ]);
-  });
-
-  test('days of many rows are read one by one, days of few together, and no statement reads more than 32 chunks', () => {
-    const large = shown(cutAtPartitions([partOf(0, 3 * DAY)], days(0, 3, 70_000), DAY));
-    expect(large).toEqual([
-      [0, 1, 70_000],
-      [1, 2, 70_000],
-      [2, 3, 70_000],
-    ]);
-    expect(shown(cutAtPartitions([partOf(0, 40 * DAY)], days(0, 40), DAY))).toEqual([
-      [0, 32, 320],
-      [32, 40, 80],
-    ]);
-  });
-
-  test('what lies between two parts is of neither', () => {
-    const parts = [partOf(0, 2 * DAY), partOf(5 * DAY, 6 * DAY)];
-    expect(shown(cutAtPartitions(parts, [...days(0, 2), ...days(5, 6)], DAY))).toEqual([
-      [0, 2, 20],
-      [5, 6, 10],
-    ]);
-  });
-
-  test('more rows than counted pass only where partitions at the edges may add some', () => {
-    const window = { from: 0, to: DAY };
-    checkCount('d', { rows: 2, window }, 2);
-    checkCount('d', { rows: 2, window, isMinimum: true }, 3);
-    for (const [count, found] of [
-      [{ rows: 2, window }, 1],
-      [{ rows: 2, window }, 3],
-      [{ rows: 2, window, isMinimum: true }, 1],
-    ] as const) {
-      expect(() => checkCount('d', count, found)).toThrow(LostRows);
-    }
-  });
-});
 
 describe('a row that was deleted by hand was missing from a well-formed answer', () => {
   let history: SmallHistory;

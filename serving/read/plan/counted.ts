@@ -57,8 +57,8 @@ export async function wholeFileDays(context: LiveContext, parts: readonly Part[]
   );
 }
 
-/** Cuts the parts at whole partitions, which carry their counts. Exported for its test. */
-export function* cutAtPartitions(
+/** Cuts the parts at whole partitions, which carry their counts. */
+function* cutAtPartitions(
   parts: readonly Part[],
   partitions: readonly CountedPartition[],
   chunkMs: number,
