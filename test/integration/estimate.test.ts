@@ -312,14 +312,4 @@ describe('requests', () => {
     const strict = { sources: [DATASET], time_range: ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'], strict: true };
     expect((await post(strict)).status).toBe(200);
   });
-
-  test('of a storage that is not as declared are answered as the query is', async () => {
-    const table = 'canonical_aligned_1s_aggregates';
-    await execute(env.databaseUrl, `alter table ${table} rename column open_price to gone`);
-    const body = { sources: [DATASET], mode: 'aligned_1s' };
-    expect(outcome(await post(body))).toEqual(outcome(await serving.query(body)));
-    expect(outcome(await post(body))).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
-    await execute(env.databaseUrl, `alter table ${table} rename column gone to open_price`);
-    expect((await post(body)).status).toBe(200);
-  });
 });

@@ -286,21 +286,6 @@ describe('days', () => {
 });
 
 describe('serving', () => {
-  test('in shadow the dataset is proved and not served, on any route', async () => {
-    await using shadow = await startServing({
-      databaseUrl: system.env.databaseUrl,
-      settings: { SVC_ETF_QUERY_SERVING_STATE: 'shadow', SVC_NATS_READER_URL: system.env.natsReaderUrl },
-    });
-    const answers = await Promise.all([
-      shadow.query({ sources: [DATASET] }),
-      shadow.query({ sources: [DATASET], mode: 'aligned_1s' }),
-      shadow.send({ path: '/v1/historical/etf/daily_metrics', body: '{}' }),
-      shadow.send({ path: '/v1/raw/estimate', body: JSON.stringify({ sources: [DATASET] }) }),
-    ]);
-    expect(new Set(answers.map(({ json }) => json.code)).size).toBe(1);
-    expect(answers[0].json.code).toContain('SHADOW');
-  });
-
   test('a value leads back to the document it was read from', async () => {
     const [row] = await rowsOf({ filters: of('ARKB', metric('btc_units')), n_rows: 1 });
     const { status, json } = await serving.send({ path: `/v1/lineage/${DATASET}/${row.metric_id}`, method: 'GET' });
@@ -342,13 +327,6 @@ describe('verification', () => {
     expect(json.units.length).toBeGreaterThan(10);
     const found = json.units.map(({ state }: Json) => state).sort();
     expect(found).toEqual(['failed', ...json.units.slice(1).map(() => 'proved')]);
-  });
-
-  test('verify and replay find nothing to say of it', async () => {
-    expect((await system.run(['verify', DATASET, '--deep'])).json).toMatchObject({ ok: true });
-    const before = await system.digests();
-    expect((await system.run(['replay', DATASET])).json).toMatchObject({ ok: true });
-    expect(await system.digests()).toEqual(before);
   });
 });
 

@@ -1,5 +1,3 @@
-/** Exports over HTTP: what is taken on and what is not, what is said of them, what they hold. */
-import { execFileSync } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
 import { appendFile, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -515,17 +513,6 @@ describe('the artifact', () => {
     ]);
     await rm(join(exports.root, json.export_id), { recursive: true });
     expect((await states())[0]).toEqual([503, 'EXPORT_ARTIFACT_METADATA_ERROR']);
-  });
-
-  test('replaced by a pipe, it is refused at once and holds nobody up', async () => {
-    const [{ json }, { json: other }] = [await exports.run(body()), await exports.run(body())];
-    const path = await pathOf(json.export_id);
-    await rm(path);
-    execFileSync('mkfifo', [path]);
-    const answers = await Promise.all(Array.from({ length: 8 }, () => code(exports.get(json.artifact.uri))));
-    expect(answers).toEqual(answers.map(() => [503, 'EXPORT_ARTIFACT_METADATA_ERROR']));
-    expect(await code(exports.status(json.export_id))).toEqual([503, 'EXPORT_ARTIFACT_METADATA_ERROR']);
-    expect((await exports.get(other.artifact.uri)).status).toBe(200);
   });
 
   test('is deleted when its time is over', async () => {

@@ -281,7 +281,6 @@ describe('a body', () => {
       '/columns/0/field',
       /number, flag or time/,
     ],
-    ['with a misspelled key', of({ agregate: 'last' }), '/columns/0/agregate', /did you mean aggregate\?/],
     [
       'with an aggregate of a state',
       of({ dataset: 'bitcoin_block_headers', field: 'height', aggregate: 'sum' }),
@@ -295,27 +294,8 @@ describe('a body', () => {
       /only for the field price/,
     ],
     ['with a sum of ids', of({ field: 'trade_id', aggregate: 'sum' }), '/columns/0/aggregate', /means nothing/],
-    ['with a grid of 32 days', { ...of({}), grid: '32d' }, '/grid', /1 to 2678400/],
-    [
-      'with 30 February',
-      { ...of({}), time_range: ['2024-02-30T00:00:00Z', '2024-03-02T00:00:00Z'] },
-      '/time_range/0',
-      /ISO-8601/,
-    ],
     ['with another as_of', { ...of({}), as_of: 'rows' }, '/as_of', /must be "row"/],
     ['with a fill of zeros', { ...of({}), fill: 'zero' }, '/fill', /null or "previous"/],
-    [
-      'with a filter on an unknown field',
-      of({ filter: { field: 'pryce', op: 'gt', value: 1 } }),
-      '/columns/0/filter/field',
-      /did you mean price\?/,
-    ],
-    [
-      'with a filter of a text',
-      of({ filter: [{ field: 'price', op: 'gt', value: '1' }] }),
-      '/columns/0/filter/0/value',
-      /number/,
-    ],
     [
       'of several series',
       { ...DAY_OF_TRADES, columns: [{ ...UNITS, filter: { field: 'metric_name', op: 'eq', value: 'btc_units' } }] },

@@ -175,18 +175,6 @@ test('rows that are gone end the verification of both days that share them', { t
   expect(await everything()).toEqual(before);
 });
 
-test('klines of minutes that are all gone quarantine their partitions, and a replay mends them', {
-  tags: ['nightly'],
-}, async () => {
-  const before = await everything();
-  await system.client.query('delete from native_klines where size_s = 60');
-  const { exit, json } = await run('verify', dataset.key);
-  expect(exit).toBe(1);
-  for (const { reason } of json.units) expect(reason).toMatch(/^klines_sha256: expected /);
-  expect((await run('replay', dataset.key)).exit).toBe(0);
-  expect(await everything()).toEqual(before);
-});
-
 test('that were altered together with their digest are found by a deep verification', {
   tags: ['nightly'],
 }, async () => {

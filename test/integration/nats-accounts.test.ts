@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { AckPolicy, jetstream, jetstreamManager } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { PermissionViolationError } from '@nats-io/transport-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
@@ -239,24 +239,4 @@ test('a token, the user name of a URL without a password, opens a server for the
     server.kill('SIGKILL');
     await rm(dir, { recursive: true, force: true });
   }
-});
-
-test('each account can do its work', async () => {
-  const { publisher, projector, reader } = connections;
-  await jetstream(publisher).publish(`${A}.2024-01-03.1.0`, 'published');
-  const asked = await jetstreamManager(publisher);
-  expect((await asked.streams.getMessage(A, { last_by_subj: `${A}.2024-01-03.1.0` }))?.string()).toBe('published');
-
-  const manager = await jetstreamManager(projector);
-  await manager.consumers.add(A, { durable_name: CONSUMER_NAME, ack_policy: AckPolicy.All });
-  const consumer = await jetstream(projector).consumers.get(A, CONSUMER_NAME);
-  const first = await consumer.next();
-  expect(first?.string()).toBe('the first');
-  expect(await first?.ackAck()).toBe(true);
-  expect((await (await jetstreamManager(publisher)).consumers.info(A, CONSUMER_NAME)).ack_floor.stream_seq).toBe(1);
-  expect(await manager.consumers.delete(A, CONSUMER_NAME)).toBe(true);
-
-  const looked = await jetstreamManager(reader, { checkAPI: false });
-  expect((await looked.streams.getMessage(A, { seq: 1 }))?.string()).toBe('the first');
-  expect((await looked.streams.info(B)).state.messages).toBe(2);
 });

@@ -15,7 +15,7 @@ import { datasetOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
 import { attemptOf, publish } from '../support/forged-attempts.ts';
-import { openLake, writeLake } from '../support/lake.ts';
+import { writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
 import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
 import { eventually, type Serving, startServing } from '../support/serving.ts';
@@ -156,35 +156,6 @@ describe('a lake that was written while a stored value was wrong', () => {
     // Neither a verification nor a replay that finds nothing makes it write a file again.
     for (const command of ['verify', 'replay']) expect((await run(command, DATASET)).exit).toBe(0);
     expect(await writeLake(input())).toMatchObject({ written: 0, replaced: 0, removed: 0 });
-  });
-
-  test('had it for ever after verify and release', { tags: ['nightly'] }, async () => {
-    const right = await writeAltered(1);
-    expect((await run('verify', DATASET)).exit).toBe(1);
-    await alter(1, -1);
-    const { json } = await run('quarantine', 'release', DATASET, DAYS[1], '--reason', 'the row was put back');
-    expect(json.state).toBe('proved');
-    expect(await writeLake(input())).toMatchObject({ replaced: 2 });
-    expect(await priceIn(1)).toBeCloseTo(right, 6);
-  });
-
-  test('had it for ever after a replay, also when it was followed', { tags: ['nightly'] }, async () => {
-    const right = await writeAltered(2);
-    const stop = new AbortController();
-    await using lake = await openLake({ ...input(), signal: stop.signal });
-    const checkedAt = async () =>
-      (await system.rows('select checked_at::text as at from lakes where folder = $1', [folder]))[0].at;
-    const before = await checkedAt();
-    const following = lake.follow(() => {});
-    try {
-      // The first round compares everything, later ones what the leaves name.
-      await eventually(async () => (await checkedAt()) !== before, 'the end of the first round');
-      expect((await run('replay', DATASET)).exit).toBe(0);
-      await eventually(async () => Math.abs((await priceIn(2)) - right) < 1e-6, 'the right price is in the lake');
-    } finally {
-      stop.abort();
-      await following;
-    }
   });
 });
 

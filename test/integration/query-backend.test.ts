@@ -82,18 +82,6 @@ describe('the storage contract', () => {
     },
   );
 
-  test('a dropped column, in a storage of its own', async () => {
-    await using own = await createMigratedEnv();
-    await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);
-    await using serving = await startServing({ databaseUrl: own.databaseUrl });
-    expect((await serving.query(aligned)).status).toBe(200);
-    await execute(own.databaseUrl, `alter table ${table} drop column close_price`);
-    const answer = await serving.query({ ...aligned, fields: ['open_price'] });
-    expect([answer.status, answer.json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
-    await execute(own.databaseUrl, `alter table ${table} drop column bucket_sha256`);
-    expect((await serving.query(aligned)).json.detail).toBe('Column close_price is missing.');
-  });
-
   test('a native column of another type is a fault, not a wrong number', async () => {
     await using own = await createMigratedEnv();
     await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);

@@ -1,6 +1,6 @@
 /** What an answer says of what is proved: warnings, strict, and coverage looked at in the snapshot of the read. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { DATASET, insertUnproved, loadDays } from '../support/load-rows.ts';
+import { DATASET } from '../support/load-rows.ts';
 import { startServing } from '../support/serving.ts';
 import {
   at,
@@ -12,14 +12,12 @@ import {
   PROVED_TO,
   type SmallHistory,
   serveSmallHistory,
-  UNPROVED,
 } from '../support/small-history.ts';
-import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+import { execute, type TestEnv } from '../support/stack.ts';
 
 let history: SmallHistory;
 let env: TestEnv;
 const ask = (body: Omit<Body, 'sources'>) => history.ask(body);
-const check = (body: Omit<Body, 'sources'>) => history.check(body);
 
 beforeAll(async () => {
   history = await serveSmallHistory();
@@ -228,44 +226,5 @@ describe('coverage is looked at in the snapshot of the read', () => {
     await execute(env.databaseUrl, 'drop table kept_native, kept_aligned');
     // Both were met by every kind of read.
     expect(seen.size).toBe(bodies.length * 2);
-  });
-
-  test('a count that does not agree with the rows is a fault, not a short answer', async () => {
-    await execute(env.databaseUrl, `update partitions set rows = rows + 1000 where partition_key = '2024-03-05'`);
-    try {
-      await using fresh = await startServing({ databaseUrl: env.databaseUrl });
-      const answer = await fresh.query({ sources: [DATASET], n_rows: 1000 });
-      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
-    } finally {
-      await execute(env.databaseUrl, `update partitions set rows = rows - 1000 where partition_key = '2024-03-05'`);
-    }
-    await check({ n_rows: 1000 });
-  });
-
-  test('nothing proved at all', async () => {
-    await using empty = await createMigratedEnv();
-    await insertUnproved(empty.databaseUrl, UNPROVED[0].trades);
-    await using fresh = await startServing({ databaseUrl: empty.databaseUrl });
-    for (const mode of ['native', 'aligned_1s']) {
-      for (const window of [
-        {},
-        { n_rows: 5 },
-        { n_random: 5 },
-        { time_range: ['2024-01-01T00:00:00Z', '2025-01-01T00:00:00Z'] },
-      ]) {
-        const answer = await fresh.query({ sources: [DATASET], mode, ...window });
-        expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-      }
-    }
-    const unregistered = await fresh.query({ sources: ['exchange_b_spot_trades'] });
-    expect([unregistered.status, unregistered.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-  });
-
-  test('a synthetic sample says so', async () => {
-    await using sample = await createMigratedEnv();
-    await loadDays(sample.databaseUrl, [DAYS[0]], { synthetic: true });
-    await using fresh = await startServing({ databaseUrl: sample.databaseUrl });
-    const answer = await fresh.query({ sources: [DATASET], n_rows: 1 });
-    expect(answer.headers['x-svc-synthetic']).toBe('true');
   });
 });

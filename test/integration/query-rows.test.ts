@@ -156,15 +156,6 @@ describe('windows', () => {
     }
   });
 
-  test('windows without any proved part are 404', async () => {
-    for (const mode of ['native', 'aligned_1s'] as const) {
-      for (const day of ['2024-02-29', '2024-03-03', '2024-03-06', '2019-01-01', '9999-12-30']) {
-        const answer = await ask({ mode, time_range: [`${day}T00:00:00Z`, `${day}T23:00:00Z`] });
-        expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-      }
-    }
-  });
-
   // Of few rows that pass, the sampler scans all and takes those with the smallest hashes.
   test('a sample of few rows has as many as wanted, from one to all, and a larger one holds the smaller', async () => {
     for (const [field, mode] of [
