@@ -148,7 +148,7 @@ export class Unpublished {
     }
     for (const issuer of issuers) {
       const isNew = (fetch: ArchivedFetch) => {
-        const name = `${fetch.sha256} ${fetch.fetched_at_ms}`;
+        const name = `${fetch.sha256} ${fetch.fetched_at_ms} ${JSON.stringify(fetch.asked)}`;
         if (fetch.fetched_at_ms < sinceMs || this.#seen.has(name)) return false;
         this.#seen.add(name);
         return true;
