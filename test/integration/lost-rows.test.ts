@@ -4,6 +4,7 @@
  */
 import { readdir } from 'node:fs/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { checkCount } from '../../serving/read/plan/counted.ts';
 import { LostRows } from '../../serving/read/read-model.ts';
 import { type ArtifactLab, artifactLab } from '../support/artifacts.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
@@ -11,6 +12,19 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { type Body, DAYS, type SmallHistory, serveSmallHistory } from '../support/small-history.ts';
 import { execute } from '../support/stack.ts';
 import { chainWorlds } from '../support/worlds.ts';
+
+test('more rows than counted pass only where partitions at the edges may add some', () => {
+  const window = { from: 0, to: 86_400_000 };
+  checkCount('d', { rows: 2, window }, 2);
+  checkCount('d', { rows: 2, window, isMinimum: true }, 3);
+  for (const [count, found] of [
+    [{ rows: 2, window }, 1],
+    [{ rows: 2, window }, 3],
+    [{ rows: 2, window, isMinimum: true }, 1],
+  ] as const) {
+    expect(() => checkCount('d', count, found)).toThrow(LostRows);
+  }
+});
 
 describe('a row that was deleted by hand was missing from a well-formed answer', () => {
   let history: SmallHistory;
