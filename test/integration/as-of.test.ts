@@ -11,6 +11,7 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { runs } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createMigratedEnv } from '../support/stack.ts';
+import { type Vintage, worldOfVintages } from '../support/vintages.ts';
 import { type Body, bodiesOf, expected, iso, type Served } from '../support/world-oracle.ts';
 import { capturedAt, DAY, etfWorld, knownAt, knownMs, macroWorld, type World } from '../support/worlds.ts';
 
@@ -123,10 +124,12 @@ describe('a first print and its revision', () => {
   // One observation, said on two days, and one said only later.
   const [OBSERVED, NEXT] = ['2024-01-01', '2024-02-01'];
   const [FIRST, SECOND] = ['2024-02-13', '2024-03-12'];
-  const world = worldOf([
-    { vintage: FIRST, observed: OBSERVED, value: '308.417' },
-    { vintage: SECOND, observed: OBSERVED, value: '309.685' },
-    { vintage: SECOND, observed: NEXT, value: '311.054' },
+  const cpi = (day: string, values: Vintage['values']): Vintage => ({
+    ...{ sourceId: 'macro_cpiaucsl', name: 'consumer_price_index_all_items', day, unit: 'Index 1982-1984=100', values },
+  });
+  const world = worldOfVintages([
+    cpi(FIRST, { [OBSERVED]: '308.417' }),
+    cpi(SECOND, { [OBSERVED]: '309.685', [NEXT]: '311.054' }),
   ]);
   beforeAll(() => loadWorld(served.env.databaseUrl, world));
 
@@ -223,46 +226,3 @@ describe('a first print and its revision', () => {
     }
   });
 });
-
-interface Print {
-  readonly vintage: string;
-  readonly observed: string;
-  readonly value: string;
-}
-
-/** One series as it was printed. */
-function worldOf(prints: readonly Print[]): World {
-  const [sourceId, name] = ['macro_cpiaucsl', 'consumer_price_index_all_items'];
-  const { dataset } = macroWorld(1, 2);
-  const vintages = [...new Set(prints.map(({ vintage }) => vintage))];
-  const partitions = vintages.map((vintage, index) => ({
-    key: `${sourceId}:${vintage}`,
-    state: 'proved' as const,
-    sourceId,
-    span: [Date.parse(vintage), Date.parse(vintage) + DAY] as const,
-    ingestedMs: Date.parse('2024-06-01T00:00:00Z') + index,
-    lastUpdatedMs: Date.parse(vintage) + 14 * 3_600_000,
-  }));
-  const rows = prints.map(({ vintage, observed, value }, index) => ({
-    ms: Date.parse(observed),
-    partition: partitions[vintages.indexOf(vintage)],
-    cells: {
-      observed_at_ms: Date.parse(observed),
-      metric_id: `${index}`.repeat(64),
-      source_id: sourceId,
-      metric_name: name,
-      metric_unit: 'Index 1982-1984=100',
-      value_kind: 'float',
-      value_text: value,
-      dimensions_json: '{}',
-      provenance_json: `{"realtime_start":"${vintage}"}`,
-      partition_key: `${sourceId}:${vintage}`,
-      vintage,
-    },
-  }));
-  const times = rows.map(({ ms }) => ms);
-  const span = [partitions[0].span[0], partitions.at(-1)!.span[1]] as const;
-  const run = { sourceId, span, fromMs: Math.min(...times), toMs: Math.max(...times) + 1, throughMs: span[1] };
-  const world = { dataset, partitions, rows, aligned: [], runs: [run] };
-  return { ...world, aligned: knownAt(world, Number.MAX_SAFE_INTEGER).aligned };
-}

@@ -9,6 +9,7 @@ import { startExports } from '../support/exports.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { type Vintage, worldOfVintages } from '../support/vintages.ts';
 import { iso } from '../support/world-oracle.ts';
 import { type Cells, DAY, type World, type WorldPartition, type WorldRow } from '../support/worlds.ts';
 
@@ -192,17 +193,21 @@ describe('etf', () => {
   });
 });
 
+const rate = (sourceId: string, day: string, observed: string, updated: string | null): Vintage => {
+  return { sourceId, name: 'rate', day, unit: 'USD', values: { [observed]: '1.5' }, updated };
+};
+
 /** Vintages by series: when, what they observed, and when their fetch was told of the last update. */
 const VINTAGES: readonly Vintage[] = [
-  { sourceId: 'macro_dgs10', day: '2024-03-01', observed: '2024-02-29', updated: '2024-03-01T21:16:00Z' },
-  { sourceId: 'macro_dgs10', day: '2024-03-06', observed: '2024-03-05', updated: '2024-03-06T21:16:00Z' },
-  { sourceId: 'macro_unrate', day: '2024-02-02', observed: '2024-01-01', updated: '2024-02-02T14:12:00Z' },
-  { sourceId: 'macro_cpiaucsl', day: '2024-02-13', observed: '2024-01-01', updated: '2024-02-13T14:00:00Z' },
-  { sourceId: 'macro_fedfunds', day: '2024-03-01', observed: '2024-02-01', updated: undefined },
+  rate('macro_dgs10', '2024-03-01', '2024-02-29', 'T21:16:00Z'),
+  rate('macro_dgs10', '2024-03-06', '2024-03-05', 'T21:16:00Z'),
+  rate('macro_unrate', '2024-02-02', '2024-01-01', 'T14:12:00Z'),
+  rate('macro_cpiaucsl', '2024-02-13', '2024-01-01', 'T14:00:00Z'),
+  rate('macro_fedfunds', '2024-03-01', '2024-02-01', null),
 ];
 
 describe('macro', () => {
-  beforeAll(() => loadWorld(env.databaseUrl, macroWorldOf(VINTAGES)));
+  beforeAll(() => loadWorld(env.databaseUrl, worldOfVintages(VINTAGES)));
 
   const ask = (more: object = {}) => ({ sources: [MACRO.key], ...more });
   const only = (...ids: string[]) => ({ filters: [{ field: 'source_id', op: 'in', value: ids }] });
@@ -311,7 +316,7 @@ describe('exports', () => {
       return (await exports.bytes(json.export_id)).toString().trim().split('\n').slice(1).sort();
     };
     const known = VINTAGES.filter(({ day }) => day < '2024-03-06').map(
-      ({ sourceId, observed }) => `${sourceId},${iso(ms(observed))}`,
+      ({ sourceId, values }) => `${sourceId},${iso(ms(Object.keys(values)[0]))}`,
     );
     expect(await rowsOf({ as_of: '2024-03-07T05:59:59Z' })).toEqual(known.sort());
     expect(await rowsOf({ as_of: '2024-03-07T06:00:00Z' })).toHaveLength(known.length + 1);
@@ -389,43 +394,5 @@ function etfWorldOf(
     return { sourceId, span: [first[0], last[1]] as const, fromMs: first[0], toMs: last[0] + 1, throughMs: last[1] };
   });
   const world = { dataset: ETF, partitions, rows, runs };
-  return { ...world, aligned: alignedOf(world) };
-}
-
-interface Vintage {
-  readonly sourceId: string;
-  readonly day: string;
-  readonly observed: string;
-  readonly updated: string | undefined;
-}
-
-function macroWorldOf(vintages: readonly Vintage[]): World {
-  const rows = vintages.map(({ sourceId, day, observed, updated }): WorldRow => {
-    const at = ms(day);
-    const partition: WorldPartition = {
-      key: `${sourceId}:${day}`,
-      state: 'proved',
-      sourceId,
-      span: [at, at + DAY],
-      ingestedMs: at + DAY,
-      lastUpdatedMs: updated === undefined ? undefined : Date.parse(updated),
-    };
-    return { ms: ms(observed), partition, cells: cellsOf(partition, ms(observed), 'rate', '1.5', { vintage: day }) };
-  });
-  const partitions = rows.map(({ partition }) => partition);
-  const sources = [...Map.groupBy(rows, ({ partition }) => partition.sourceId)];
-  const runs = sources.map(([sourceId, own]) => {
-    const times = own.map((row) => row.ms);
-    const spans = own.map(({ partition: { span } }) => span);
-    const [from, to] = [Math.min(...spans.map(([start]) => start)), Math.max(...spans.map(([, end]) => end))];
-    return {
-      sourceId,
-      span: [from, to] as const,
-      fromMs: Math.min(...times),
-      toMs: Math.max(...times) + 1,
-      throughMs: to,
-    };
-  });
-  const world = { dataset: MACRO, partitions, rows, runs };
   return { ...world, aligned: alignedOf(world) };
 }

@@ -3,25 +3,16 @@
  * routes, estimates, exports and frames alike.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
-import { datasetOf } from '../../shared/registry/index.ts';
 import { startExports } from '../support/exports.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { createMigratedEnv } from '../support/stack.ts';
-import { DAY, knownAt, type World } from '../support/worlds.ts';
+import { type Vintage, worldOfVintages } from '../support/vintages.ts';
 
 const KEY = 'macro_series_metrics';
 const CODE = 'UNIT_CHANGES_WITHIN_SERIES';
 const CPI = 'macro_cpiaucsl';
 const [OLD, NEW] = ['Index 1967=100', 'Index 1982-1984=100'];
-
-interface Vintage {
-  readonly sourceId: string;
-  readonly name: string;
-  readonly day: string;
-  readonly unit: string;
-  readonly values: Readonly<Record<string, string>>;
-}
 
 const cpi = (day: string, unit: string, values: Vintage['values']): Vintage => {
   return { sourceId: CPI, name: 'consumer_price_index_all_items', day, unit, values };
@@ -42,7 +33,7 @@ const VINTAGES: readonly Vintage[] = [
 ];
 
 const served = servedEnv(createMigratedEnv, { now: () => Date.parse('1988-04-01T00:00:00Z') });
-beforeAll(() => loadWorld(served.env.databaseUrl, worldOf(VINTAGES)));
+beforeAll(() => loadWorld(served.env.databaseUrl, worldOfVintages(VINTAGES)));
 
 interface Said {
   readonly code: string;
@@ -191,62 +182,15 @@ test('a unit that comes back is named each time; of what is not proved or was no
   const back = [...VINTAGES.slice(0, 2), cpi('1988-03-23', OLD, { '1988-02-01': '347.4' })];
   const unitsSaid = async (body: object = {}) =>
     (await said(body)).flatMap(({ details }) => (details as typeof DETAILS).sources.flatMap(({ units }) => units));
-  await loadWorld(served.env.databaseUrl, worldOf(back));
+  await loadWorld(served.env.databaseUrl, worldOfVintages(back));
   const [first, second] = DETAILS.sources[0].units;
   expect(await unitsSaid()).toEqual([first, second, { unit: OLD, from_vintage: '1988-03-23' }]);
   expect(await unitsSaid({ as_of: '1988-03-01T00:00:00Z' })).toEqual([first, second]);
-  await loadWorld(served.env.databaseUrl, worldOf(back, '1988-03-23'));
+  await loadWorld(served.env.databaseUrl, worldOfVintages(back, '1988-03-23'));
   expect(await unitsSaid()).toEqual([first, second]);
-  await loadWorld(served.env.databaseUrl, worldOf(VINTAGES, '1988-01-20'));
+  await loadWorld(served.env.databaseUrl, worldOfVintages(VINTAGES, '1988-01-20'));
   expect(await unitsSaid()).toEqual([]);
 });
-
-/** @param quarantined the day of a vintage that is stored and not proved */
-function worldOf(vintages: readonly Vintage[], quarantined?: string): World {
-  let ids = 0;
-  const partitions = vintages.map(({ sourceId, day }, index) => ({
-    key: `${sourceId}:${day}`,
-    state: day === quarantined ? ('quarantined' as const) : ('proved' as const),
-    sourceId,
-    span: [Date.parse(day), Date.parse(day) + DAY] as const,
-    ingestedMs: Date.parse('1988-06-01T00:00:00Z') + index,
-    lastUpdatedMs: Date.parse(day) + 14 * 3_600_000,
-  }));
-  const rows = vintages.flatMap(({ sourceId, name, day, unit, values }, index) =>
-    Object.entries(values).map(([observed, value]) => ({
-      ms: Date.parse(observed),
-      partition: partitions[index],
-      cells: {
-        observed_at_ms: Date.parse(observed),
-        metric_id: String(++ids).padStart(64, '0'),
-        source_id: sourceId,
-        metric_name: name,
-        metric_unit: unit,
-        value_kind: 'float',
-        value_text: value,
-        dimensions_json: '{}',
-        provenance_json: `{"realtime_start":"${day}"}`,
-        partition_key: partitions[index].key,
-        vintage: day,
-      },
-    })),
-  );
-  const runs = [...Map.groupBy(rows, ({ partition }) => partition.sourceId)].map(([sourceId, own]) => {
-    const proved = own.filter(({ partition }) => partition.state === 'proved');
-    const days = proved.map(({ partition }) => partition.span);
-    const [from, to] = [Math.min(...days.map(([start]) => start)), Math.max(...days.map(([, end]) => end))];
-    const times = proved.map(({ ms }) => ms);
-    return {
-      sourceId,
-      span: [from, to] as const,
-      fromMs: Math.min(...times),
-      toMs: Math.max(...times) + 1,
-      throughMs: to,
-    };
-  });
-  const world = { dataset: datasetOf(KEY), partitions, rows, aligned: [], runs };
-  return { ...world, aligned: knownAt(world, Number.MAX_SAFE_INTEGER).aligned };
-}
 
 test('a filter that admits no source of the dataset was a failure of the service, not an answer without rows', async () => {
   const body = only('source_id', 'nobody');

@@ -400,8 +400,9 @@ export function knownAt(world: World, asOfMs: number): World {
   const rows = world.rows.filter(({ partition }) => isKnown(partition));
   const aligned = winnersOf(rows).map(([winner, among]) => {
     const row = alignedMetric(world.dataset)(winner);
-    const told = iso(winner.partition.lastUpdatedMs!);
-    const provenance = String(row.cells.provenance_json).replace('"realtime', `"last_updated_utc":"${told}","realtime`);
+    const { lastUpdatedMs } = winner.partition;
+    const told = lastUpdatedMs === undefined ? '' : `"last_updated_utc":"${iso(lastUpdatedMs)}",`;
+    const provenance = String(row.cells.provenance_json).replace('"realtime', `${told}"realtime`);
     return { ...row, cells: { ...row.cells, provenance_json: provenance, records_in_bucket: among } };
   });
   const runs = world.runs.flatMap((run) => {

@@ -190,16 +190,6 @@ describe('statements', () => {
     expect(Object.fromEntries(rows.map(([, name, version]) => [name, version]))).toEqual(declared);
   });
 
-  test('docs/sources.md has the columns of trade files in the order in which the decoders take them', () => {
-    const page = read('docs/sources.md').replaceAll(/\s+/g, ' ');
-    for (const decoder of ['exchange_a/decode', 'exchange_b/decode', 'exchange_c/spot', 'exchange_c/trading']) {
-      const [, list] = /const COLUMNS = \[([^\]]*)\]/.exec(read(`pipelines/sources/${decoder}.ts`))!;
-      const columns = [...list.matchAll(/'(\w+)'/g)].map(([, name]) => name);
-      const isThere = [',', ', '].some((separator) => page.includes(`\`${columns.join(separator)}\``));
-      expect(isThere, `${decoder}: ${columns}`).toBe(true);
-    }
-  });
-
   test('packages with published advisories are not brought in by others', () => {
     const { packages } = JSON.parse(read('package-lock.json')) as {
       packages: Record<string, { name?: string; version: string }>;
