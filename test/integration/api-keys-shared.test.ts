@@ -1,12 +1,10 @@
-/** What keys share: the exports, of which each sees its own, and the slots of reads, of which each has its part. */
-import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { addKey, type KeyTerms } from '../../shared/keys/store.ts';
 import type { Json } from '../support/command.ts';
-import { EXPORT, type Exports, startExports } from '../support/exports.ts';
+import { EXPORT, type Exports, recordsIn, startExports } from '../support/exports.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
@@ -43,17 +41,6 @@ const ask = (by: Name, path: string, more: { method?: string; body?: object; hea
     headers: more.headers,
     ...(more.body && { method: 'POST', body: JSON.stringify(more.body) }),
   });
-/** What is in an audit log, chain by chain. */
-async function recordsIn(directory: string): Promise<Json[]> {
-  const records: Json[] = [];
-  for (const chain of await readdir(directory)) {
-    for (const segment of await readdir(join(directory, chain))) {
-      const lines = (await readFile(join(directory, chain, segment), 'utf8')).split('\n').filter(Boolean);
-      records.push(...lines.map((line) => JSON.parse(line)));
-    }
-  }
-  return records;
-}
 
 const BODY = { dataset: DATASET, format: 'csv', n_rows: 10 };
 const submit = (by: Name, body: object = BODY, headers?: Record<string, string>) =>

@@ -91,17 +91,13 @@ describe('the command', () => {
   const ADD = ['add', 'refused', '--scopes', 'read'];
   test.each<[readonly string[], RegExp, string?]>([
     [['add', 'refused', '--scopes', 'read,write'], /--scopes: "write" is none of read, export, operate, metrics/],
-    [['add', 'refused', '--scopes', 'read,'], /--scopes: "" is none/],
     [[...ADD, '--datasets', 'exchange_z'], /--datasets: "exchange_z" is none of .*exchange_a_spot_trades/],
     [['add', 'refused', '--scopes', 'operate', '--datasets', DATASET], /--datasets bounds the scopes read and export/],
     [[...ADD, '--expires', '2020-01-01'], /--expires is over: 2020-01-01/],
     [[...ADD, '--expires', '2020-01-01T00:00:00Z'], /--expires is over/],
     [[...ADD, '--expires', '0d'], /--expires must be a day/],
-    [[...ADD, '--expires', '99999d'], /--expires must be a day/],
-    [[...ADD, '--expires', '2027-02-30'], /--expires must be a day/],
     [[...ADD, '--expires', 'soon'], /--expires must be a day/],
     [['add', 'owner', '--scopes', 'read'], /"owner" cannot name a key/],
-    [['add', 'a b', '--scopes', 'read'], /"a b" cannot name a key/],
     [['add', 'taken', '--scopes', 'read'], /There is a key taken already, and it is active/, 'USAGE'],
     [['add', 'gone', '--scopes', 'read'], /There is a key gone already, and it is revoked/, 'USAGE'],
     [['rotate', 'gone'], /The key gone is revoked/, 'USAGE'],

@@ -1,10 +1,9 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { appendFile, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
+import { appendFile, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Json } from '../support/command.ts';
-import { EXPORT, type Exports, startExports } from '../support/exports.ts';
+import { EXPORT, type Exports, recordsIn, startExports } from '../support/exports.ts';
 import { type DayOfTrades, loadDays, randomDay } from '../support/load-rows.ts';
 import { HOSTILE_TEXTS } from '../support/oracle/requests.ts';
 import { openDuckDb } from '../support/read-parquet.ts';
@@ -400,19 +399,8 @@ describe('the artifact', () => {
     expect((await exports.serving.send({ method: 'HEAD', path: uri })).status).toBe(200);
     const manifest = (await exports.get(`${EXPORT}/${json.export_id}/manifest`)).text;
     await exports.serving.app.exports.audit.recordDownloads();
-    const lines: Json[] = [];
-    for (const chain of await readdir(exports.audit)) {
-      for (const segment of await readdir(join(exports.audit, chain))) {
-        const text = await readFile(join(exports.audit, chain, segment), 'utf8');
-        lines.push(
-          ...text
-            .trimEnd()
-            .split('\n')
-            .map((line) => JSON.parse(line)),
-        );
-      }
-    }
-    const mine = lines.filter(({ event, export_id: id }) => event === 'export_download' && id === json.export_id);
+    const records = await recordsIn(exports.audit);
+    const mine = records.filter(({ event, export_id: id }) => event === 'export_download' && id === json.export_id);
     // The hour may end meanwhile.
     const sums = Object.entries(Object.groupBy(mine, ({ payload }) => payload.file)).map(([file, records]) => [
       file,

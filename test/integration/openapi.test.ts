@@ -209,13 +209,21 @@ const OF_HTTP = [
 
 describe('headers and refusals that nothing declared', () => {
   test('every header of an answer is declared where it is sent', async () => {
-    const tried: readonly (readonly [
-      method: string,
-      path: string,
-      place: string,
-      headers: Record<string, string>,
-      body?: Json,
-    ])[] = [
+    type Tried = readonly [method: string, path: string, place: string, headers: Record<string, string>, body?: Json];
+    const artifact = (headers: Record<string, string>): Tried => [
+      'GET',
+      `/v1/raw/export/${exported.export_id}/artifact`,
+      '/v1/raw/export/{export_id}/artifact',
+      headers,
+    ];
+    const submit = (key: string): Tried => [
+      'POST',
+      '/v1/raw/export',
+      '/v1/raw/export',
+      { 'Idempotency-Key': key },
+      { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
+    ];
+    const tried: readonly Tried[] = [
       [
         'POST',
         '/v1/raw/query',
@@ -226,52 +234,14 @@ describe('headers and refusals that nothing declared', () => {
       ['POST', '/v1/historical/exchange_a/spot/trades', '', { Accept: 'text/csv' }, { n_latest_rows: 2 }],
       ['GET', '/v1/coverage/exchange_a_spot_trades', '/v1/coverage/{dataset}', {}],
       ['GET', '/v1/lineage/exchange_a_spot_trades/1', '/v1/lineage/{dataset}/{offset}', {}],
-      ['GET', `/v1/raw/export/${exported.export_id}/artifact`, '/v1/raw/export/{export_id}/artifact', {}],
-      [
-        'GET',
-        `/v1/raw/export/${exported.export_id}/artifact`,
-        '/v1/raw/export/{export_id}/artifact',
-        { Range: 'bytes=0-1' },
-      ],
-      [
-        'GET',
-        `/v1/raw/export/${exported.export_id}/artifact`,
-        '/v1/raw/export/{export_id}/artifact',
-        { Range: 'bytes=99999999-' },
-      ],
-      [
-        'GET',
-        `/v1/raw/export/${exported.export_id}/artifact`,
-        '/v1/raw/export/{export_id}/artifact',
-        { 'If-None-Match': '*' },
-      ],
-      [
-        'GET',
-        `/v1/raw/export/${exported.export_id}/artifact`,
-        '/v1/raw/export/{export_id}/artifact',
-        { 'If-Match': '"x"' },
-      ],
-      [
-        'POST',
-        '/v1/raw/export',
-        '/v1/raw/export',
-        { 'Idempotency-Key': 'headers' },
-        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
-      ],
-      [
-        'POST',
-        '/v1/raw/export',
-        '/v1/raw/export',
-        { 'Idempotency-Key': 'headers' },
-        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
-      ],
-      [
-        'POST',
-        '/v1/raw/export',
-        '/v1/raw/export',
-        { 'Idempotency-Key': ' ' },
-        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
-      ],
+      artifact({}),
+      artifact({ Range: 'bytes=0-1' }),
+      artifact({ Range: 'bytes=99999999-' }),
+      artifact({ 'If-None-Match': '*' }),
+      artifact({ 'If-Match': '"x"' }),
+      submit('headers'),
+      submit('headers'),
+      submit(' '),
       ['GET', '/', '/', {}],
       ['GET', '/page/main.js', '/page/{file}', { 'If-None-Match': '*' }],
     ];

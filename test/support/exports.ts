@@ -2,11 +2,11 @@
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Limits } from '../../shared/config/limits.ts';
 import type { SettingName } from '../../shared/config/settings.ts';
-import { ROOT } from './command.ts';
+import { type Json, ROOT } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
 import { limitsEnv } from './small-limits.ts';
@@ -19,6 +19,14 @@ export interface ExportEnv {
 }
 
 export type TestSettings = Partial<Record<SettingName, string>>;
+
+/** The records of an audit log, chain by chain. */
+export async function recordsIn(directory: string): Promise<Json[]> {
+  const names = (await readdir(directory, { recursive: true })).filter((name) => name.endsWith('.jsonl')).sort();
+  const texts = await Promise.all(names.map((name) => readFile(join(directory, name), 'utf8')));
+  const lines = texts.join('').split('\n').filter(Boolean);
+  return lines.map((line) => JSON.parse(line));
+}
 
 /** What a worker had that died comes again soon. */
 const SHORT_LEASE = { exportLeaseMs: 1000 };

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { verifyAudit } from '../../shared/audit/verify.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
-import { type Exports, startExports } from '../support/exports.ts';
+import { type Exports, recordsIn, startExports } from '../support/exports.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
 import { eventually, migrated } from '../support/serving.ts';
 import { createPrivateStack, type PrivateStack } from '../support/stack.ts';
@@ -33,14 +33,6 @@ async function blocked(): Promise<Client> {
   await client.query('begin');
   await client.query(`lock table ${DATASET} in access exclusive mode`);
   return client;
-}
-
-/** Everything in the audit log, in the order of its files. */
-async function recordsIn(directory: string) {
-  const names = (await readdir(directory, { recursive: true })).filter((name) => name.endsWith('.jsonl')).sort();
-  const texts = await Promise.all(names.map((name) => readFile(join(directory, name), 'utf8')));
-  const lines = texts.join('').trim().split('\n');
-  return lines.map((line) => JSON.parse(line));
 }
 
 const running = (exportId: string) =>
