@@ -2,18 +2,14 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { DecimalReader, ExactBuckets } from '../../pipelines/rows/exact-decimal.ts';
-import {
-  HIGH_DIGITS,
-  LOW_DIGITS,
-  MAX_SCALE,
-  nearestDouble,
-  RowReader,
-} from '../../pipelines/sources/trades/row-reader.ts';
+import { Factor } from '../../pipelines/sources/trades/factor.ts';
+import { RowReader } from '../../pipelines/sources/trades/row-reader.ts';
 import { runs } from '../support/seed.ts';
 
 const digitsOf = (length: number) =>
   fc.bigInt({ min: 10n ** BigInt(length - 1), max: 10n ** BigInt(length) - 1n }).map(String);
-const anyDigits = fc.integer({ min: 1, max: HIGH_DIGITS + LOW_DIGITS }).chain(digitsOf);
+const MOST_DIGITS = 22;
+const anyDigits = fc.integer({ min: 1, max: MOST_DIGITS }).chain(digitsOf);
 /** What a float is printed as: its digits lie next to no tie but its own. */
 const printedDigits = fc
   .double({ min: 1e-3, max: 1e15, noNaN: true })
@@ -22,48 +18,7 @@ const printedDigits = fc
 const tieDigits = fc
   .tuple(fc.bigInt({ min: 2n ** 52n, max: 2n ** 53n - 1n }), fc.integer({ min: 0, max: 6 }))
   .map(([mantissa, power]) => ((mantissa * 2n + 1n) * 5n ** BigInt(power)).toString())
-  .filter((digits) => digits.length <= HIGH_DIGITS + LOW_DIGITS);
-const split = (digits: string) => {
-  const low = digits.slice(HIGH_DIGITS);
-  return [Number(digits.slice(0, HIGH_DIGITS)), Number(low || '0'), low.length] as const;
-};
-
-test('a quotient of many digits is the nearest float, or said to be too close to call', () => {
-  const count = runs(10_000);
-  let uncertain = 0;
-  let certain = 0;
-  const digits = fc.oneof(anyDigits, printedDigits, tieDigits);
-  fc.assert(
-    fc.property(digits, fc.integer({ min: 0, max: MAX_SCALE }), (text, scale) => {
-      const found = nearestDouble(...split(text), scale);
-      if (Number.isNaN(found)) uncertain++;
-      else {
-        certain++;
-        expect(found).toBe(Number(`${text}e-${scale}`));
-      }
-    }),
-    { numRuns: count },
-  );
-  // Ties are found out, and little else is.
-  expect(uncertain).toBeGreaterThan(count / 100);
-  expect(certain).toBeGreaterThan(uncertain);
-});
-
-test('so is a product with a factor', () => {
-  fc.assert(
-    fc.property(
-      fc.oneof(anyDigits, printedDigits),
-      fc.integer({ min: 1, max: 10 ** 9 }),
-      fc.integer({ min: 0, max: MAX_SCALE }),
-      (text, factor, scale) => {
-        const found = nearestDouble(...split(text), scale, factor);
-        const exact = Number(`${BigInt(text) * BigInt(factor)}e-${scale}`);
-        if (!Number.isNaN(found)) expect(found).toBe(exact);
-      },
-    ),
-    { numRuns: runs(10_000) },
-  );
-});
+  .filter((digits) => digits.length <= MOST_DIGITS);
 
 /** Decimals as they are written: points anywhere, exponents, zeros in front. */
 const written = fc
@@ -82,6 +37,21 @@ test('the publishing side reads what the language reads', () => {
       expect(reader.decimal(Buffer.from(`,${text},`), 1, 0)).toBe(Number(text));
       expect(reader.at).toBe(1 + text.length);
       expect(reader.magnitude(Buffer.from(`${text}\n`), 0, 0)).toBe(Number(text));
+    }),
+    { numRuns: runs(6000) },
+  );
+});
+
+test('the publishing side multiplies two of them exactly and rounds once', () => {
+  fc.assert(
+    fc.property(written, written, fc.constantFrom(0, 8), (price, size, tens) => {
+      const row = Buffer.from(`${price},${size}\n`);
+      const reader = new RowReader({ document: 'x', columns: ['price', 'size'] });
+      reader.decimal(row, 0, 0);
+      const factor = new Factor();
+      factor.take(reader);
+      reader.decimal(row, reader.next(row, 1), 1);
+      expect(factor.times(reader, row, tens)).toBe(Number(`${over60(price) * over60(size)}e${tens - 120}`));
     }),
     { numRuns: runs(6000) },
   );

@@ -1,11 +1,11 @@
 /** The product of two decimals of a row, for decoders: exact, and rounded once to the nearest float64. */
-import { MAX_SCALE, nearestDouble, POWERS_OF_TEN, type RowReader } from './row-reader.ts';
+import { MAX_SCALE, POWERS_OF_TEN, type RowReader } from './row-reader.ts';
 
 const MAX_EXACT = 2 ** 53;
 
 /** A decimal that a RowReader read before the one that it is multiplied with. */
 export class Factor {
-  /** Its digits as a whole number, or MAX_EXACT where float64 does not hold them. */
+  /** Its digits as a whole number, or -1 where float64 does not hold them. */
   #digits = 0;
   #scale = 0;
   #start = 0;
@@ -13,7 +13,7 @@ export class Factor {
 
   /** Keeps the decimal that the reader read last. */
   take(reader: RowReader): void {
-    this.#digits = reader.lowDigits === 0 ? reader.high : MAX_EXACT;
+    this.#digits = reader.digits;
     this.#scale = reader.scale;
     this.#start = reader.start;
     this.#end = reader.at;
@@ -22,16 +22,10 @@ export class Factor {
   /** The kept decimal x the one that the reader read last x 10^tens. `buffer` holds the text of both. */
   times(reader: RowReader, buffer: Buffer, tens = 0): number {
     const scale = this.#scale + reader.scale - tens;
-    if (this.#digits < MAX_EXACT && this.#scale >= 0 && reader.scale >= 0 && Math.abs(scale) <= MAX_SCALE) {
-      const digits = this.#digits * reader.high;
-      if (reader.lowDigits === 0 && digits < MAX_EXACT) {
-        // Both operands are exact, so that one operation rounds once.
-        return scale >= 0 ? digits / POWERS_OF_TEN[scale] : digits * POWERS_OF_TEN[-scale];
-      }
-      if (scale >= 0) {
-        const product = nearestDouble(reader.high, reader.low, reader.lowDigits, scale, this.#digits);
-        if (!Number.isNaN(product)) return product;
-      }
+    const digits = this.#digits * reader.digits;
+    if (this.#digits >= 0 && reader.digits >= 0 && digits < MAX_EXACT && Math.abs(scale) <= MAX_SCALE) {
+      // Both operands are exact, so that one operation rounds once.
+      return scale >= 0 ? digits / POWERS_OF_TEN[scale] : digits * POWERS_OF_TEN[-scale];
     }
     return productOfTexts(
       buffer.toString('latin1', this.#start, this.#end),

@@ -10,54 +10,9 @@ import { knownText } from '../../../shared/proof/row-hash.ts';
 /** Real rows have at most 200 bytes. */
 export const MAX_ROW_BYTES = 512;
 
-/** Splits a float64's digits into two halves for an exact product. */
-const SPLITTER = 2 ** 27 + 1;
-/** The error bound of a quotient's computed tail, relative to the quotient: far above the actual error (2^-104). */
-const MARGIN = 2 ** -92;
-
 /** 10^22 is the last power of ten that a float64 holds exactly. */
 export const MAX_SCALE = 22;
 export const POWERS_OF_TEN: readonly number[] = Array.from({ length: MAX_SCALE + 1 }, (_, n) => Number(`1e${n}`));
-
-/** Digits in the high part of a decimal; every number of this many digits is exact. */
-export const HIGH_DIGITS = 15;
-/** Digits in its low part. */
-export const LOW_DIGITS = 7;
-
-/**
- * The float64 nearest to (high x 10^lowDigits + low) x factor / 10^scale, rounded once; NaN if the rounding is
- * uncertain. A decimal may have more digits than a float64 holds. Parsing it as text costs six times as much, so this
- * divides the digits' exact parts in twice the precision (Dekker's exact products and sums, one correction step). If
- * the result is too close to a tie, the caller falls back to JavaScript's own parser. All arguments are integers below
- * 2^53, `lowDigits` at most LOW_DIGITS, `scale` at most MAX_SCALE.
- */
-export function nearestDouble(high: number, low: number, lowDigits: number, scale: number, factor = 1): number {
-  const shifted = high * POWERS_OF_TEN[lowDigits];
-  const sum = shifted + low;
-  const added = sum - shifted;
-  const sumError = productError(high, POWERS_OF_TEN[lowDigits], shifted) + (shifted - (sum - added)) + (low - added);
-  const numerator = sum * factor;
-  const numeratorError = productError(sum, factor, numerator) + sumError * factor;
-
-  const divisor = POWERS_OF_TEN[scale];
-  const quotient = numerator / divisor;
-  const back = quotient * divisor;
-  const tail = (numerator - back - productError(quotient, divisor, back) + numeratorError) / divisor;
-  const margin = quotient * MARGIN;
-  const nearest = quotient + (tail + margin);
-  return nearest === quotient + (tail - margin) ? nearest : Number.NaN;
-}
-
-/** The exact value of a x b - product. */
-function productError(a: number, b: number, product: number): number {
-  const splitA = SPLITTER * a;
-  const highA = splitA - (splitA - a);
-  const lowA = a - highA;
-  const splitB = SPLITTER * b;
-  const highB = splitB - (splitB - b);
-  const lowB = b - highB;
-  return highA * highB - product + highA * lowB + lowA * highB + lowA * lowB;
-}
 
 const LF = 10;
 const CR = 13;
@@ -102,11 +57,8 @@ export class RowReader {
   start = 0;
   /** The last decimal as a whole number of 1e-8, or INEXACT. */
   units = 0;
-  /** The digits of the last decimal: digits = high x 10^lowDigits + low, value = digits / 10^scale. */
-  high = 0;
-  low = 0;
-  lowDigits = 0;
-  /** -1 if the decimal has too many digits or too large an exponent for this form. */
+  /** The last decimal is digits / 10^scale; -1 where float64 does not hold its digits, or not that power of ten. */
+  digits = 0;
   scale = 0;
 
   constructor(options: RowReaderOptions) {
@@ -142,9 +94,7 @@ export class RowReader {
       decimals = at - point - 1;
     }
     if (decimals <= SCALE_DIGITS && isEnd(buffer[at]) && point > p && units > 0) {
-      this.high = units;
-      this.low = 0;
-      this.lowDigits = 0;
+      this.digits = units;
       this.scale = decimals;
       units *= POWERS_OF_TEN[SCALE_DIGITS - decimals];
       if (units < EXACT_UNITS) {
@@ -180,9 +130,7 @@ export class RowReader {
     // A loop instead of a regular expression: in some files every second number has 17 digits.
     let at = buffer[p] === PLUS ? p + 1 : p;
     const from = at;
-    let high = 0;
-    let low = 0;
-    let lowDigits = 0;
+    let digits = 0;
     let significant = 0;
     let point = -1;
     for (let byte = buffer[at]; (byte >= ZERO && byte <= NINE) || (byte === DOT && point < 0); byte = buffer[++at]) {
@@ -190,12 +138,7 @@ export class RowReader {
         point = at;
       } else if (significant > 0 || byte > ZERO) {
         significant++;
-        if (significant <= HIGH_DIGITS) {
-          high = high * 10 + byte - ZERO;
-        } else if (lowDigits < LOW_DIGITS) {
-          low = low * 10 + byte - ZERO;
-          lowDigits++;
-        }
+        digits = digits * 10 + byte - ZERO;
       }
     }
     let valid = at - from > (point < 0 ? 0 : 1);
@@ -204,17 +147,16 @@ export class RowReader {
       at++;
       const sign = buffer[at] === MINUS ? -1 : 1;
       if (buffer[at] === PLUS || buffer[at] === MINUS) at++;
-      const digits = at;
+      const first = at;
       let exponent = 0;
       for (; buffer[at] >= ZERO && buffer[at] <= NINE; at++) exponent = exponent * 10 + buffer[at] - ZERO;
-      valid = at > digits && at - digits <= 3;
+      valid = at > first && at - first <= 3;
       scale -= sign * exponent;
     }
     valid &&= isEnd(buffer[at]);
-    if (significant > HIGH_DIGITS + LOW_DIGITS || scale < 0 || scale > MAX_SCALE) scale = -1;
+    const isExact = digits < MAX_EXACT && scale >= 0 && scale <= MAX_SCALE;
     let value = Number.NaN;
-    if (valid && scale >= 0) value = nearestDouble(high, low, lowDigits, scale);
-    if (valid && Number.isNaN(value)) value = Number(buffer.toString('latin1', p, at));
+    if (valid) value = isExact ? digits / POWERS_OF_TEN[scale] : Number(buffer.toString('latin1', p, at));
     const isZero = valid && significant === 0;
     if (!(value > 0 && value < Number.POSITIVE_INFINITY) && !(isZero && zero === 'legal')) {
       throw this.badCell(buffer, p, column, `must be a decimal number ${zero === 'legal' ? 'of at least' : 'above'} 0`);
@@ -228,9 +170,7 @@ export class RowReader {
     }
     this.at = at;
     this.units = isZero ? 0 : INEXACT;
-    this.high = high;
-    this.low = low;
-    this.lowDigits = lowDigits;
+    this.digits = isExact ? digits : -1;
     this.scale = scale;
     return value;
   }
