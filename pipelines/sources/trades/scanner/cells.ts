@@ -141,7 +141,10 @@ export function rounded(value: f64): u64 {
   return <u64>result;
 }
 
-/** The float64 nearest to digits x factor / 10^scale; NaN if the rounding is uncertain, as `nearestDouble` of row-reader.ts. */
+/**
+ * The float64 nearest to digits x factor / 10^scale, rounded once: it divides in twice the precision (Dekker's exact products and
+ * one correction step). NaN if the result is too close to a tie; the row is then left to RowReader.
+ */
 export function quotient(digits: u64, factor: f64, scale: i32): f64 {
   const divisor = unchecked(POWERS[scale]);
   const high = <f64>digits;
