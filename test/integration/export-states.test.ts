@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { ExportAudit } from '../../serving/exports/audit.ts';
 import { ExportDirectories } from '../../serving/exports/files.ts';
-import type { StoredArtifact } from '../../serving/exports/rows.ts';
+import type { ExportRow, StoredArtifact } from '../../serving/exports/rows.ts';
 import { ExportSweeper } from '../../serving/exports/service.ts';
 import {
   EXPORT_EVENTS,
@@ -278,6 +278,27 @@ test('a worker that could not reach the database gives others time for a heartbe
   });
   await expect.poll(async () => (await store.find(exportId))!.state, { timeout: 10_000 }).toBe('failed');
   expect(asked.slice(0, 3)).toEqual([true, false, true]);
+});
+
+test('the next export is of the key with the fewest running, then of the one that has waited longest for a worker', async () => {
+  await alone();
+  await execute(
+    env.databaseUrl,
+    `insert into api_keys (key_id, name, digest, scopes)
+     select lpad(at::text, 12, '0'), name, sha256(name::bytea), '{export}'
+     from unnest('{one,other,third}'::text[]) with ordinality as given (name, at)`,
+  );
+  for (const key of ['one', 'one', 'one', 'other', 'other', 'third']) await submit(key);
+  const next = async () => (await take('w'))!;
+  const end = (row: ExportRow) => store.fail(row.exportId, row.fence, 'EXPORT_RUN_FAILED', 'no');
+  const [one, other] = [await next(), await next()];
+  expect([one.apiKey, other.apiKey]).toEqual(['one', 'other']);
+  await end(other);
+  // None of `other` and `third` runs, and `third` has had no worker; then `one` was first, and still runs one.
+  const third = await next();
+  expect(third.apiKey).toBe('third');
+  expect((await next()).apiKey).toBe('other');
+  expect((await next()).apiKey).toBe('one');
 });
 
 test('many workers at once take each export once', async () => {
