@@ -162,7 +162,7 @@ export const ERROR_CODES = {
 
 /** The remedy where database, log or state folder are of another tree, whatever the code. */
 export const BEGIN_ANEW =
-  'Nothing was released, so no tree carries the state of another: stop everything, delete the state folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.';
+  'Nothing was released, so no tree carries the state of another. Begin anew: stop everything, move kept/, mempool/ and rights/ of the state folder aside, which nothing else has, delete the folder and the volumes of Docker, or use an empty database and an empty log, and start again; the sources fill them.';
 
 export type ErrorCode = keyof typeof ERROR_CODES;
 

@@ -42,9 +42,10 @@ async function ownMigrations(
   const recorded = await recordedMigrations(client);
   const foreign = foreignIn(recorded, directory, files);
   if (foreign.length === 0) return recorded;
+  const more = foreign.length > 1 ? ` and ${foreign.length - 1} more` : '';
   throw new TidemarkError(
     'DATABASE_UNSUITABLE',
-    `Another tree of Tidemark made this database: its migrations ${foreign.join(', ')} are not those of migrations/`,
+    `Another tree of Tidemark made this database: its migrations (${foreign[0]}${more}) are not those of migrations/`,
     { details: { foreign: foreign.join(', ') }, remedy: BEGIN_ANEW },
   );
 }
