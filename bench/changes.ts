@@ -9,8 +9,9 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Sequencer } from '../pipelines/proof-log/sequencer.ts';
 import { connect } from '../shared/db/connect.ts';
-import { DATASET, ingestHistory } from './days.ts';
+import { ingestHistory } from './days.ts';
 import { pacedLoop, percentile, residentMib, rounded } from './measure.ts';
+import { DATASET } from './others.ts';
 import { API_KEY, QUERY, type Service, startService } from './service.ts';
 import { subject } from './subject.ts';
 

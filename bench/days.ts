@@ -19,10 +19,9 @@ import { migrate } from '../shared/db/migrate.ts';
 import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import type { Lab } from './lab.ts';
-import { connected } from './others.ts';
+import { connected, DATASET } from './others.ts';
 import { ended, type Settings, startCommand } from './service.ts';
 
-export const DATASET = 'exchange_a_spot_trades';
 const SYMBOL = 'BTCUSDT';
 const INSTRUMENT = 'BTC-USDT';
 const SEED = 7;

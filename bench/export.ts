@@ -6,9 +6,9 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Order, startWriter } from './artifact-writer.ts';
-import { DATASET, ingestHistory, iso } from './days.ts';
+import { ingestHistory, iso } from './days.ts';
 import { timed } from './measure.ts';
-import { checkSameRows, csvToParquet, psqlToCsv, readCsv, sameFields } from './others.ts';
+import { checkSameRows, csvToParquet, DATASET, psqlToCsv, readCsv, sameFields } from './others.ts';
 import { subject } from './subject.ts';
 
 const DAY = { fromMs: Date.parse('2024-03-01'), toMs: Date.parse('2024-03-02') };

@@ -9,9 +9,9 @@ import { join } from 'node:path';
 import { DAY_MS } from '../shared/dates.ts';
 import { loadWorld } from '../test/support/load-worlds.ts';
 import { chainWorlds, etfWorld, movedBy, type World } from '../test/support/worlds.ts';
-import { DATASET, ingestHistory, iso } from './days.ts';
+import { ingestHistory, iso } from './days.ts';
 import { residentMib, timed } from './measure.ts';
-import { csvToParquet, openDuckDb, psqlToCsv, sameFields } from './others.ts';
+import { csvToParquet, DATASET, openDuckDb, psqlToCsv, sameFields } from './others.ts';
 import { ARROW, startService } from './service.ts';
 import { subject } from './subject.ts';
 

@@ -4,9 +4,9 @@
  * objects and are compared first. The hand-written SQL adds doubles and rounds the sum; the contract requires the exact sum.
  */
 import { DAY_MS } from '../shared/dates.ts';
-import { DATASET, dayOf, ingestHistory, iso } from './days.ts';
+import { dayOf, ingestHistory, iso } from './days.ts';
 import { timed } from './measure.ts';
-import { connected, type Window } from './others.ts';
+import { connected, DATASET, type Window } from './others.ts';
 import { startService } from './service.ts';
 import { subject } from './subject.ts';
 

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { createLogger, type Logger } from '../shared/logger.ts';
 import { endProcess, processRef } from '../shared/stack/processes.ts';
 import { acquireStack, type Stack } from '../shared/stack/stack.ts';
-import { childrenOf, type Spread, spreadOf } from './measure.ts';
+import { childrenOf, type Side, type Spread, spreadOf } from './measure.ts';
 
 export const ROOT = fileURLToPath(new URL('../', import.meta.url));
 
@@ -16,9 +16,6 @@ const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /** The exit code by which a shell knows that a signal ended the process. */
 const INTERRUPTED = 130;
 const CHILD_ENDS_MS = 30_000;
-
-/** One side of a comparison. @returns milliseconds */
-export type Side = (round: number) => Promise<number>;
 
 /** The milliseconds of each round by side. The first side is ours; each other gives a ratio. */
 type Rounds = Readonly<Record<string, readonly number[]>>;

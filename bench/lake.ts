@@ -6,9 +6,9 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { OWN_MATRIX } from '../test/support/rights.ts';
-import { DATASET, ingestHistory } from './days.ts';
+import { ingestHistory } from './days.ts';
 import { timed } from './measure.ts';
-import { checkSameRows, csvToParquet, openDuckDb, psqlToCsv, readCsv, sameFields } from './others.ts';
+import { checkSameRows, csvToParquet, DATASET, openDuckDb, psqlToCsv, readCsv, sameFields } from './others.ts';
 import { ended, startMain } from './service.ts';
 import { subject } from './subject.ts';
 

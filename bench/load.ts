@@ -9,10 +9,10 @@ import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import pg from 'pg';
-import { createDatabase, DATASET, ingestHistory, iso, makeDays } from './days.ts';
+import { createDatabase, ingestHistory, iso, makeDays } from './days.ts';
 import type { Lab } from './lab.ts';
 import { type Ask, closedLoop, pacedLoop, percentile, rounded } from './measure.ts';
-import { latest100, psqlJson, sameFields } from './others.ts';
+import { DATASET, latest100, psqlJson, sameFields } from './others.ts';
 import { API_KEY, QUERY, type Service, startBareServer, startService } from './service.ts';
 import { subject } from './subject.ts';
 

@@ -1,7 +1,9 @@
 /** Times, their spread over rounds, loops of requests; CPU time and memory of processes and their children, from /proc. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Side } from './lab.ts';
+
+/** One side of a comparison. @returns milliseconds */
+export type Side = (round: number) => Promise<number>;
 
 export interface Spread {
   readonly min: number;

@@ -4,8 +4,10 @@ import { join } from 'node:path';
 import { type DuckDBConnection, DuckDBInstance } from '@duckdb/node-api';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
-import { DATASET } from './days.ts';
 import { ended } from './service.ts';
+
+/** The benches of reads ask for its rows. */
+export const DATASET = 'exchange_a_spot_trades';
 
 export interface Window {
   readonly fromMs: number;

@@ -11,10 +11,10 @@ import { folderSource, KEY_FILE, writeTile } from '../shared/proof-log/folder.ts
 import { GrowingTree, type Hash, leafHash } from '../shared/proof-log/merkle.ts';
 import { encodeEntries, TILE_HEIGHT, TILE_WIDTH } from '../shared/proof-log/tiles.ts';
 import { startWriter } from './artifact-writer.ts';
-import { DATASET, ingestHistory, iso } from './days.ts';
+import { ingestHistory, iso } from './days.ts';
 import type { Lab } from './lab.ts';
 import { timed } from './measure.ts';
-import { openDuckDb, readCsv } from './others.ts';
+import { DATASET, openDuckDb, readCsv } from './others.ts';
 import { ended, startCommand } from './service.ts';
 import { subject } from './subject.ts';
 

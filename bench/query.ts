@@ -6,10 +6,10 @@
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { DAY_MS } from '../shared/dates.ts';
-import { createDatabase, DATASET, ingestHistory, iso, MADE_ROWS, makeDays } from './days.ts';
+import { createDatabase, ingestHistory, iso, MADE_ROWS, makeDays } from './days.ts';
 import type { Lab } from './lab.ts';
 import { residentMib, timed, timedEach } from './measure.ts';
-import { connected, latest100, psqlJson, sameFields, type Window } from './others.ts';
+import { connected, DATASET, latest100, psqlJson, sameFields, type Window } from './others.ts';
 import { ARROW, ended, QUERY, type Service, startService } from './service.ts';
 import { subject } from './subject.ts';
 
