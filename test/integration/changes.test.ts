@@ -341,6 +341,7 @@ describe('event streams', () => {
   test('count among the reads at once of their key', async () => {
     const key = await addNamed('limited', 2);
     const held = [await open(serving, key), await open(serving, key)];
+    expect((await open(serving, key)).statusCode).toBe(429);
     for (const path of ['/v1/changes', '/v1/datasets']) {
       const refused = await serving.send({ key, method: 'GET', path, headers: EVENTS });
       expect([refused.status, refused.json.code]).toEqual([429, 'AUTH_CONCURRENCY_LIMITED']);
