@@ -15,15 +15,19 @@ import { checkOids, decodeColumnOids, decodeError, FROM_SERVER, ServerFault, typ
 const SLICE_MS = 0.2;
 /** How long a long read waits for short ones before its next slice, and how long a read may take to count as short, ms. */
 export const WAIT_MS = 5;
+/** How long after a short read the next one is expected, ms, and the pause between slices of long reads meanwhile. */
+export const RECENT_MS = 100;
+export const PAUSE_MS = 1;
 
 /**
  * Decides when long reads go on. Rows are rendered as they arrive, and one connection can keep the process busy for 45 ms before
  * any other answer progresses. So a read gives way after a slice of work, and goes on in a later turn of the event loop, one
  * read a turn. While short reads are under way it also waits, for at most WAIT_MS: between the statements of a short read
- * the process would render, and the database compute, for reads that take seconds. Who is alone waits for nobody.
+ * the process would render, and the database compute, for reads that take seconds. While short reads keep coming it also sleeps
+ * between slices: the kernel lets a process that computes all the time wait when a request arrives. Who is alone waits for
+ * nobody.
  *
- * Measured beside two reads of a million rows on two busy cores: a small read takes 7.6 ms, without the wait 9.9; the large ones
- * get through 190 MB/s, without it 220.
+ * Measured beside two reads of a million rows on two cores: a small read takes 1.7 ms, without the pause between slices 3.8.
  */
 export class FairScheduler {
   readonly #waiting: { readonly goOn: () => void; readonly sinceMs: number }[] = [];
@@ -31,14 +35,15 @@ export class FairScheduler {
   readonly #short = new Map<object, number>();
   #held: NodeJS.Timeout | undefined;
   #isScheduled = false;
+  #expectedUntilMs = 0;
 
   begin(read: object): void {
     this.#short.set(read, performance.now());
   }
 
   /** The read has ended, or is long. */
-  end(read: object): void {
-    this.#short.delete(read);
+  end(read: object, isLong = false): void {
+    if (this.#short.delete(read) && !isLong) this.#expectedUntilMs = performance.now() + RECENT_MS;
     if (!this.#held) return;
     clearTimeout(this.#held);
     this.#held = undefined;
@@ -54,7 +59,8 @@ export class FairScheduler {
   #schedule(): void {
     if (this.#isScheduled) return;
     this.#isScheduled = true;
-    setImmediate(this.#turn);
+    if (performance.now() < this.#expectedUntilMs) setTimeout(this.#turn, PAUSE_MS);
+    else setImmediate(this.#turn);
   }
 
   readonly #turn = () => {
@@ -332,7 +338,7 @@ export class PgConnection {
   /** Pauses the connection and lets others work first. */
   #giveWay(): void {
     this.#workedMs = 0;
-    this.#scheduler.end(this);
+    this.#scheduler.end(this, true);
     this.#waitsForTurn = true;
     this.#socket.pause();
     this.#scheduler.wait(() => {

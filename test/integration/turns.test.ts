@@ -1,6 +1,13 @@
 /** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { FairScheduler, PgConnection, type RowSink, WAIT_MS } from '../../serving/db/pg-connection.ts';
+import {
+  FairScheduler,
+  PAUSE_MS,
+  PgConnection,
+  RECENT_MS,
+  type RowSink,
+  WAIT_MS,
+} from '../../serving/db/pg-connection.ts';
 import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
@@ -91,10 +98,10 @@ describe('a connection with a long read', () => {
         seen.push('short');
         super.begin(read);
       }
-      override end(read: object): void {
-        if (this.#isShort) seen.push('not');
+      override end(read: object, isLong?: boolean): void {
+        if (this.#isShort) seen.push(isLong ? 'long' : 'ended');
         this.#isShort = false;
-        super.end(read);
+        super.end(read, isLong);
       }
     }
     const connection = await open(new Noted());
@@ -104,9 +111,9 @@ describe('a connection with a long read', () => {
       return [...seen];
     };
     const million = long(new Count())[0].statement.text;
-    expect(await run('select 1')).toEqual(['short', 'not']);
-    expect([await run('begin'), await run('select 1'), await run('commit')]).toEqual([['short'], [], ['not']]);
-    expect([await run('begin'), await run(million), await run('select 1')]).toEqual([['short'], ['not'], []]);
+    expect(await run('select 1')).toEqual(['short', 'ended']);
+    expect([await run('begin'), await run('select 1'), await run('commit')]).toEqual([['short'], [], ['ended']]);
+    expect([await run('begin'), await run(million), await run('select 1')]).toEqual([['short'], ['long'], []]);
     connection.abandon();
   });
 
@@ -151,21 +158,39 @@ describe('turns', () => {
     expect(seen).toEqual([]);
     scheduler.end(second);
     nextTurn();
-    expect([seen, performance.now() - startedAt]).toEqual([['a'], WAIT_MS - 1]);
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], WAIT_MS - 1 + PAUSE_MS]);
     nextTurn();
     expect([seen, vi.getTimerCount()]).toEqual([['a', 'b'], 0]);
   });
 
   // A long read slept between its slices, because its own first statement counted as a short read that had ended.
-  test('come at once after short reads have ended, its own first statement or others', () => {
+  test('come at once for a read that is alone: that it is long is no end of a short one', () => {
     const scheduler = new FairScheduler();
     const startedAt = performance.now();
-    const [own, other] = [{}, {}];
-    for (const read of [other, own]) scheduler.begin(read);
-    for (const read of [other, own]) scheduler.end(read);
+    const own = {};
+    scheduler.begin(own);
+    scheduler.end(own, true);
     const seen = waiting(scheduler, 'a');
     nextTurn();
     expect([seen, performance.now() - startedAt]).toEqual([['a'], 0]);
+  });
+
+  test('come a pause apart while short reads keep coming, and at once again later', () => {
+    const scheduler = new FairScheduler();
+    const other = {};
+    scheduler.begin(other);
+    scheduler.end(other);
+    const seen = waiting(scheduler, 'a', 'b');
+    vi.advanceTimersByTime(PAUSE_MS / 2);
+    expect(seen).toEqual([]);
+    vi.advanceTimersByTime(PAUSE_MS);
+    expect(seen).toEqual(['a']);
+    vi.advanceTimersByTime(RECENT_MS);
+    expect(seen).toEqual(['a', 'b']);
+    const startedAt = performance.now();
+    scheduler.wait(() => seen.push('c'));
+    nextTurn();
+    expect([seen, performance.now() - startedAt]).toEqual([['a', 'b', 'c'], 0]);
   });
 
   test('are not put off by the next short read of a connection, which begins as soon as the last has ended', () => {
