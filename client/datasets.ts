@@ -40,7 +40,7 @@ export interface ExchangeASpotTrades extends Shape {
   readonly aligned_1s: {
     /** The UTC second. */
     readonly aligned_at_utc: string;
-    /** Price of the trade with the lowest id in the second. Unit: quote. */
+    /** Price of the trade with the lowest id. Unit: quote. */
     readonly open_price: number;
     /** Highest price. Unit: quote. */
     readonly high_price: number;
@@ -48,15 +48,15 @@ export interface ExchangeASpotTrades extends Shape {
     readonly low_price: number;
     /** Price of the trade with the highest id. Unit: quote. */
     readonly close_price: number;
-    /** Base quantity traded; exact decimal sum, rounded once. Unit: base. */
+    /** Base quantity traded: exact sum, rounded once. Unit: base. */
     readonly quantity_sum: number;
-    /** Quote quantity traded, the source's own where it has one. Unit: quote. */
+    /** Quote quantity traded, the source's own if it has one. Unit: quote. */
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
@@ -89,15 +89,15 @@ export interface ExchangeBSpotTrades extends Shape {
     readonly event_id: string;
     /** The trade id, as the event's offset. */
     readonly source_offset_or_equivalent: string;
-    /** Event time as the source states it. */
+    /** The source's event time. */
     readonly source_event_time_utc: string | null;
-    /** When the row's partition was ingested; the same for all its rows and after every replay. */
+    /** When the row's partition was ingested; a replay keeps it. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
     /** The UTC second. */
     readonly aligned_at_utc: string;
-    /** Price of the trade with the lowest id in the second. Unit: quote. */
+    /** Price of the trade with the lowest id. Unit: quote. */
     readonly open_price: number;
     /** Highest price. Unit: quote. */
     readonly high_price: number;
@@ -105,15 +105,15 @@ export interface ExchangeBSpotTrades extends Shape {
     readonly low_price: number;
     /** Price of the trade with the highest id. Unit: quote. */
     readonly close_price: number;
-    /** Base quantity traded; exact decimal sum, rounded once. Unit: base. */
+    /** Base quantity traded: exact sum, rounded once. Unit: base. */
     readonly quantity_sum: number;
-    /** Quote quantity traded, the source's own where it has one. Unit: quote. */
+    /** Quote quantity traded, the source's own if it has one. Unit: quote. */
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
@@ -144,9 +144,9 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly size: number;
     /** Quote quantity, equal to `foreign_notional`. Unit: quote. */
     readonly quote_quantity: number;
-    /** `PlusTick` or `MinusTick` where the price differs from that of the day's trade before, `ZeroPlusTick` or `ZeroMinusTick` after it, empty until the day's first change. */
+    /** `PlusTick` or `MinusTick` if the price differs from the previous trade's, then `ZeroPlusTick` or `ZeroMinusTick`; empty until the day's first change. */
     readonly tick_direction: string;
-    /** Quote quantity in 1e-8 of the quote unit: exact product, rounded once. */
+    /** `quote_quantity` x 1e8: exact product, rounded once. */
     readonly gross_value: number;
     /** Base quantity, equal to `size`. Unit: base. */
     readonly home_notional: number;
@@ -156,7 +156,7 @@ export interface ExchangeCSpotTrades extends Shape {
   readonly aligned_1s: {
     /** The UTC second. */
     readonly aligned_at_utc: string;
-    /** Price of the trade with the lowest id in the second. Unit: quote. */
+    /** Price of the trade with the lowest id. Unit: quote. */
     readonly open_price: number;
     /** Highest price. Unit: quote. */
     readonly high_price: number;
@@ -164,15 +164,15 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly low_price: number;
     /** Price of the trade with the highest id. Unit: quote. */
     readonly close_price: number;
-    /** Base quantity traded; exact decimal sum, rounded once. Unit: base. */
+    /** Base quantity traded: exact sum, rounded once. Unit: base. */
     readonly quantity_sum: number;
-    /** Quote quantity traded, the source's own where it has one. Unit: quote. */
+    /** Quote quantity traded, the source's own if it has one. Unit: quote. */
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
@@ -181,7 +181,7 @@ export interface ExchangeCSpotTrades extends Shape {
 /** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. */
 export interface EtfDailyMetrics extends Shape {
   readonly native: {
-    /** Id made only from stable facts, so that a second fetch gives the same id. */
+    /** Id made only from stable facts. */
     readonly metric_id: string;
     /** Source of the value, one per fund or series. */
     readonly source_id: string;
@@ -189,7 +189,7 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_name: string;
     /** `BTC`, `USD`, `PCT` or `COUNT`; null for a text. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source leaves it empty. */
+    /** The value as text; null if the source leaves it empty. */
     readonly metric_value_string: string | null;
     /** The value of an integer metric. */
     readonly metric_value_int: number | null;
@@ -197,19 +197,19 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_value_float: number | null;
     /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the as-of day, not the time of publication. */
+    /** Midnight UTC of the as-of day, not of publication. */
     readonly observed_at_utc: string;
     /** Distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The value's document (`artifact_sha256`), its location, and the adapter. */
+    /** The value's document (`artifact_sha256`), location and adapter. */
     readonly provenance_json: string | null;
-    /** When the row's partition was ingested; the same for all its rows and after every replay. */
+    /** When the row's partition was ingested; a replay keeps it. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the as-of day, not the time of publication. */
+    /** Midnight UTC of the as-of day, not of publication. */
     readonly aligned_at_utc: string;
-    /** Id made only from stable facts, so that a second fetch gives the same id. */
+    /** Id made only from stable facts. */
     readonly metric_id: string;
     /** Source of the value, one per fund or series. */
     readonly source_id: string;
@@ -217,7 +217,7 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_name: string;
     /** `BTC`, `USD`, `PCT` or `COUNT`; null for a text. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source leaves it empty. */
+    /** The value as text; null if the source leaves it empty. */
     readonly metric_value_string: string | null;
     /** The value of an integer metric. */
     readonly metric_value_int: number | null;
@@ -227,15 +227,15 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_value_bool: 0 | 1 | null;
     /** Distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The value's document (`artifact_sha256`), its location, and the adapter. */
+    /** The value's document (`artifact_sha256`), location and adapter. */
     readonly provenance_json: string | null;
-    /** Native rows of the series in the second; the latest one gives the values. */
+    /** Native rows of the series in the second; the latest gives the values. */
     readonly records_in_bucket: number;
     /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof EtfDailyMetrics['native'];
@@ -250,9 +250,9 @@ export interface MacroSeriesMetrics extends Shape {
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
-    /** Unit with its base, as the source named it in the vintage. */
+    /** Unit with its base, as the vintage names it. */
     readonly metric_unit: string;
-    /** The value as text; null where the source leaves it empty. */
+    /** The value as text; null if the source leaves it empty. */
     readonly metric_value_string: string | null;
     /** The value of an integer metric. */
     readonly metric_value_int: number | null;
@@ -260,17 +260,17 @@ export interface MacroSeriesMetrics extends Shape {
     readonly metric_value_float: number | null;
     /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the observation date, not the time of publication. */
+    /** Midnight UTC of the observation date, not of publication. */
     readonly observed_at_utc: string;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
-    /** Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
+    /** Series, title, unit, vintage (`realtime_start`) and the source's `last_updated_utc`. */
     readonly provenance_json: string;
-    /** When the row's partition was ingested; the same for all its rows and after every replay. */
+    /** When the row's partition was ingested; a replay keeps it. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the observation date, not the time of publication. */
+    /** Midnight UTC of the observation date, not of publication. */
     readonly aligned_at_utc: string;
     /** sha256 of `source_id|metric_name|observation_date|realtime_start`. */
     readonly metric_id: string;
@@ -278,9 +278,9 @@ export interface MacroSeriesMetrics extends Shape {
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
-    /** Unit with its base, as the source named it in the vintage. */
+    /** Unit with its base, as the vintage names it. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source leaves it empty. */
+    /** The value as text; null if the source leaves it empty. */
     readonly metric_value_string: string | null;
     /** The value of an integer metric. */
     readonly metric_value_int: number | null;
@@ -290,15 +290,15 @@ export interface MacroSeriesMetrics extends Shape {
     readonly metric_value_bool: 0 | 1 | null;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
-    /** Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
+    /** Series, title, unit, vintage (`realtime_start`) and the source's `last_updated_utc`. */
     readonly provenance_json: string | null;
-    /** Native rows of the series in the second; the latest one gives the values. */
+    /** Native rows of the series in the second; the latest gives the values. */
     readonly records_in_bucket: number;
     /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof MacroSeriesMetrics['native'];
@@ -309,7 +309,7 @@ export interface BitcoinBlockHeaders extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
     /** Hash of the previous block; empty at genesis. */
     readonly prev_hash: string;
@@ -319,13 +319,13 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly version: number;
     /** Nonce, unsigned 32 bits. */
     readonly nonce: number;
-    /** Difficulty, computed from the compact target of the header. */
+    /** Difficulty, from the header's compact target. */
     readonly difficulty: number;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly timestamp: number;
     /** The same instant as `timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -333,7 +333,7 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly aligned_at_utc: string;
     /** Events of the second. */
     readonly records_in_bucket: number;
-    /** Height of the second's highest block, which the other `latest_` fields describe. */
+    /** The second's highest block, which the `latest_` fields describe. */
     readonly latest_height: number;
     /** Its hash. */
     readonly latest_block_hash: string;
@@ -351,17 +351,17 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly latest_timestamp_ms: number;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** Latest ingestion time of the second's events. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
-    /** Offset of the first event, in offset order. */
+    /** Lowest offset. */
     readonly first_source_offset_or_equivalent: string;
-    /** Offset of the last event, in offset order. */
+    /** Highest offset. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
+    /** sha256 over each event: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinBlockHeaders['native'];
@@ -372,21 +372,21 @@ export interface BitcoinBlockTransactions extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
     /** Index in the block, from 0; 0 is the coinbase. */
     readonly transaction_index: number;
-    /** Id of the transaction, 64 hexadecimal digits. */
+    /** Id of the transaction, in hexadecimal. */
     readonly txid: string;
     /** List of `{input_index, sequence, prev_txid, prev_vout, prevout_value_btc}`, of a coinbase `{input_index, sequence, coinbase_hex}`. */
     readonly inputs: string;
     /** List of `{output_index, value_btc, script_type, addresses}`. */
     readonly outputs: string;
-    /** `{input_values_btc, output_values_btc, input_value_btc_sum, output_value_btc_sum}`; a coinbase has no inputs to count. */
+    /** `{input_values_btc, output_values_btc, input_value_btc_sum, output_value_btc_sum}`; a coinbase has no inputs. */
     readonly values: string;
-    /** `{input_script_sig, output_script_pub_key}`: lists of scripts as `asm` and `hex`, outputs with type and addresses. */
+    /** `{input_script_sig, output_script_pub_key}`: scripts as `asm` and `hex`, outputs with type and addresses. */
     readonly scripts: string;
     /** List of `{input_index, stack}` for inputs with a witness. */
     readonly witness_data: string;
@@ -394,7 +394,7 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly coinbase: 0 | 1;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -406,9 +406,9 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly tx_count: number;
     /** Coinbases, one a block. */
     readonly coinbase_tx_count: number;
-    /** Sum of inputs, added in satoshis. Unit: BTC. */
+    /** Exact sum of inputs. Unit: BTC. */
     readonly total_input_value_btc: number;
-    /** Sum of outputs, added in satoshis. Unit: BTC. */
+    /** Exact sum of outputs. Unit: BTC. */
     readonly total_output_value_btc: number;
     /** Lowest block of the second. */
     readonly first_block_height: number;
@@ -420,17 +420,17 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly latest_txid: string;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** Latest ingestion time of the second's events. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
-    /** Offset of the first event, in offset order. */
+    /** Lowest offset. */
     readonly first_source_offset_or_equivalent: string;
-    /** Offset of the last event, in offset order. */
+    /** Highest offset. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
+    /** sha256 over each event: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinBlockTransactions['native'];
@@ -439,21 +439,21 @@ export interface BitcoinBlockTransactions extends Shape {
 /** Snapshots of the node's mempool, one row a waiting transaction. */
 export interface BitcoinMempoolState extends Shape {
   readonly native: {
-    /** When the snapshot was taken, by the service's clock. */
+    /** Time of the snapshot, by the service's clock. */
     readonly snapshot_at: string;
     /** The same instant. Unit: ms. */
     readonly snapshot_at_unix_ms: number;
-    /** Id of the transaction, 64 hexadecimal digits. */
+    /** Id of the transaction, in hexadecimal. */
     readonly txid: string;
     /** Base fee divided by virtual size. Unit: sat/vB. */
     readonly fee_rate_sat_vb: number;
     /** Virtual size. Unit: vB. */
     readonly vsize: number;
-    /** When the node first saw the transaction. Unit: s. */
+    /** When the node first saw it. Unit: s. */
     readonly first_seen_timestamp: number;
     /** 1 when the node marks it replaceable (BIP 125). */
     readonly rbf_flag: 0 | 1;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -467,7 +467,7 @@ export interface BitcoinMempoolState extends Shape {
     readonly fee_rate_sat_vb_min: number;
     /** Highest fee rate. Unit: sat/vB. */
     readonly fee_rate_sat_vb_max: number;
-    /** Mean fee rate, each transaction counted once. Unit: sat/vB. */
+    /** Mean fee rate of the transactions. Unit: sat/vB. */
     readonly fee_rate_sat_vb_avg: number;
     /** Sum of virtual sizes. Unit: vB. */
     readonly total_vsize: number;
@@ -483,17 +483,17 @@ export interface BitcoinMempoolState extends Shape {
     readonly latest_txid: string;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** Latest ingestion time of the second's events. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
-    /** Offset of the first event, in offset order. */
+    /** Lowest offset. */
     readonly first_source_offset_or_equivalent: string;
-    /** Offset of the last event, in offset order. */
+    /** Highest offset. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
+    /** sha256 over each event: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the row's validity, inclusive. */
+    /** Start of validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinMempoolState['native'];
@@ -504,15 +504,15 @@ export interface BitcoinBlockFeeTotals extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Inputs less outputs of all transactions except the coinbase; 0 if the block has only a coinbase. Unit: BTC. */
+    /** Inputs less outputs of all transactions except the coinbase. Unit: BTC. */
     readonly fee_total_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -526,13 +526,13 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly metric_unit: string;
     /** Fees of the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** Latest ingestion time of the second's blocks. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
     /** The block that gives the value. */
     readonly provenance_json: string;
@@ -553,19 +553,19 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Era, from 0: height divided by 210,000 (150 on regtest), rounded down. */
+    /** Era: height / 210,000 (150 on regtest), rounded down. */
     readonly halving_interval: number;
-    /** 50 BTC halved once per era, rounded down; 0 from era 33 on. Unit: sat. */
+    /** 50 BTC halved once per era; 0 from era 33 on. Unit: sat. */
     readonly subsidy_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly subsidy_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -579,13 +579,13 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
     readonly metric_unit: string;
     /** Subsidy of the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** Latest ingestion time of the second's blocks. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
     /** The block that gives the value. */
     readonly provenance_json: string;
@@ -606,19 +606,19 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Difficulty, computed from the compact target of the header. */
+    /** Difficulty, from the header's compact target. */
     readonly difficulty: number;
-    /** The divisor: seconds since the previous block's time, at least 1; for genesis, until the next block's. Unit: s. */
+    /** Seconds since the previous block, at least 1; for genesis, until the next block. Unit: s. */
     readonly observed_interval_seconds: number;
     /** difficulty x 2^32 / observed_interval_seconds. Unit: H/s. */
     readonly hashrate_hs: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -632,13 +632,13 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly metric_unit: string;
     /** Estimate from this one block, as noisy as block times. Unit: H/s. */
     readonly metric_value_float: number;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** Latest ingestion time of the second's blocks. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
     /** The block that gives the value. */
     readonly provenance_json: string;
@@ -659,17 +659,17 @@ export interface BitcoinCirculatingSupply extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
-    /** Hash of the block, 64 hexadecimal digits. */
+    /** Hash of the block, in hexadecimal. */
     readonly block_hash: string;
-    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
+    /** Block time; may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Sum of the scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts. Unit: sat. */
+    /** Scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts. Unit: sat. */
     readonly circulating_supply_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly circulating_supply_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
+    /** Chain: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -683,13 +683,13 @@ export interface BitcoinCirculatingSupply extends Shape {
     readonly metric_unit: string;
     /** Supply after the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the row's validity, inclusive; not before the window. */
+    /** Start of validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of the row's validity, exclusive. */
+    /** End of validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** Latest ingestion time of the second's blocks. */
+    /** Latest ingestion time of the second. */
     readonly latest_ingested_at_utc: string;
     /** The block that gives the value. */
     readonly provenance_json: string;
@@ -708,7 +708,7 @@ export interface BitcoinCirculatingSupply extends Shape {
 /** Candles of an exchange, computed by the database. */
 export interface Klines extends Shape {
   readonly native: {
-    /** Start of the bucket, a multiple of its size since 1970 UTC. */
+    /** Start of the bucket. */
     readonly datetime: string;
     /** Price of the trade with the lowest id. Unit: quote. */
     readonly open: number;
@@ -718,17 +718,17 @@ export interface Klines extends Shape {
     readonly low: number;
     /** Price of the trade with the highest id. Unit: quote. */
     readonly close: number;
-    /** Mean price of the trades, from the exact sum, to 5 decimals. Unit: quote. */
+    /** Mean price, to 5 decimals. Unit: quote. */
     readonly mean: number;
-    /** Population standard deviation of the price, from exact sums, to 6 decimals. Unit: quote. */
+    /** Population standard deviation of the price, to 6 decimals. Unit: quote. */
     readonly std: number;
-    /** Price at quantile 0.5, always a traded price. Unit: quote. */
+    /** Median price, always a traded one. Unit: quote. */
     readonly median: number;
     /** Price at quantile 0.75 less that at 0.25. Unit: quote. */
     readonly iqr: number;
     /** Sum of quantities, exact, to 9 decimals. Unit: base. */
     readonly volume: number;
-    /** Share of trades in which the buyer was the maker, 0 to 1. */
+    /** Share of trades in which the buyer was the maker. */
     readonly maker_ratio: number;
     /** Number of trades. */
     readonly no_of_trades: number;
@@ -742,13 +742,13 @@ export interface Klines extends Shape {
     readonly close_liquidity: number;
     /** Sum of price x quantity, exact, to 1 decimal. Unit: quote. */
     readonly liquidity_sum: number;
-    /** Exact sum of quantities where the buyer was the maker. Unit: base. */
+    /** Exact sum of quantities if the buyer was the maker. Unit: base. */
     readonly maker_volume: number;
     /** Sum of price x quantity of these trades, exact, to 1 decimal. Unit: quote. */
     readonly maker_liquidity: number;
   };
   readonly aligned_1s: {
-    /** Start of the bucket, a multiple of its size since 1970 UTC. */
+    /** Start of the bucket. */
     readonly datetime: string;
     /** First `open_price`. Unit: quote. */
     readonly open: number;

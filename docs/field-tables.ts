@@ -26,8 +26,19 @@ type ByMode = Readonly<Record<Mode, Facts>>;
 
 export function fieldReference(): string {
   const groups = Map.groupBy(DATASETS.values(), ({ kind }) => GROUPS[kind]);
-  return withoutRepeats([...groups].map(([heading, members]) => group(heading, members)).join('\n'));
+  return byType(withoutRepeats([...groups].map(([heading, members]) => group(heading, members)).join('\n')));
 }
+
+/** The fields of a list that have the same dtype and unit share an item. */
+const byType = (text: string) =>
+  text.replaceAll(/(?:^- .*\n)+/gm, (list) => {
+    const fields = [...list.matchAll(/^- (`\w+`) ([^:]+): (.*)\.\n/gm)];
+    const types = Map.groupBy(fields, ([, , type]) => type);
+    const items = [...types].map(
+      ([type, those]) => `- **${type}**: ${those.map(([, name, , doc]) => `${name} ${doc}`).join('; ')}.\n`,
+    );
+    return items.join('') + list.replaceAll(/^- `.*\n/gm, '');
+  });
 
 /** A list only names the fields that were last described in the same words. */
 function withoutRepeats(text: string): string {
@@ -114,5 +125,5 @@ export function klines(): string {
     return `${line(field)}${doc === field.doc ? '' : ` Aligned: ${doc}`}\n`;
   });
   if (aligned.size > 0) throw new Error(`aligned klines alone have ${[...aligned.keys()].join(', ')}`);
-  return lines.join('');
+  return byType(lines.join(''));
 }

@@ -17,7 +17,7 @@ import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts
 import type { LayoutColumn } from '../shared/proof-log/cells.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import { rowLayoutOf } from '../shared/registry/proof-rows.ts';
-import { command, errorCodes, sharedOptions } from './cli-tables.ts';
+import { command, errorCodes } from './cli-tables.ts';
 import { clientDatasets, clientLayouts } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { fieldReference, klines } from './field-tables.ts';
@@ -97,8 +97,6 @@ async function section(root: string, name: string, path: string): Promise<string
       return errorCodes();
     case 'command':
       return command(of);
-    case 'shared-options':
-      return sharedOptions();
     default:
       return fail(`${path}: unknown generated section ${name}`);
   }
@@ -189,7 +187,7 @@ const rule = ({ schema, secret, default: text }: Setting): string =>
 
 // ---- limits --------------------------------------------------------------------------------------------------------
 
-/** A subject has a line of its settings and a list of its constants. */
+/** A subject has a line of its settings and one of its constants. */
 async function limits(root: string): Promise<string> {
   const sections: string[] = [];
   for (const [subject, list] of Object.entries(LIMITS)) {
@@ -197,10 +195,10 @@ async function limits(root: string): Promise<string> {
     for (const limit of list) {
       const value = await shown(root, limit);
       if ('setting' in limit) settings.push(`\`${limit.setting}\` (${value})`);
-      else constants.push(`- ${limit.what}: ${value}\n`);
+      else constants.push(`${limit.what}: ${value}`);
     }
     const line = settings.length > 0 ? `Settings: ${settings.join(', ')}.\n\n` : '';
-    sections.push(`## ${subject}\n\n${line}${constants.join('')}`);
+    sections.push(`## ${subject}\n\n${line}${constants.join(';\n')}.\n`);
   }
   return sections.join('\n');
 }
@@ -263,14 +261,15 @@ function historicalRoutes(): string {
   return lines.join('');
 }
 
-/** A list for each type of metric, with the labels behind the name. */
+/** The names by type, with their labels. The scrape itself says what each means. */
 const metrics = () =>
   [...Map.groupBy(Object.entries<MetricSpec>(METRICS), ([, { type }]) => type)]
     .map(([type, entries]) => {
-      const lines = entries.map(
-        ([name, { labels = [], help }]) =>
-          `- \`${name}\`${labels.length > 0 ? ` (${labels.join(', ')})` : ''}: ${help}\n`,
-      );
+      const byLabels = Map.groupBy(entries, ([, { labels = [] }]) => labels.join(', '));
+      const lines = [...byLabels].map(([labels, alike]) => {
+        const names = alike.map(([name]) => `\`${name}\``).join(', ');
+        return `- ${labels === '' ? 'no labels' : labels}: ${names}\n`;
+      });
       return `${type[0].toUpperCase()}${type.slice(1)}s:\n\n${lines.join('')}`;
     })
     .join('\n');
@@ -282,18 +281,16 @@ const operators = () =>
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
-/** A list for each status; codes of several routes that mean the same share a line. */
+/** A list for each status. An answer says what its code means in `title` and `detail`. */
 function problems(): string {
   const kinds = Object.entries(PROBLEMS) as [string, ProblemKind][];
   const lists = [...Map.groupBy(kinds, ([, { status }]) => status)].sort(([one], [other]) => one - other);
   return lists
     .map(([status, those]) => {
-      const wait = (seconds?: number) => (seconds === undefined ? '' : ` (${seconds} s)`);
-      const lines = Map.groupBy(those, ([, { title, retryAfter }]) => `${wait(retryAfter)}: ${title}`);
-      const items = [...lines].map(([what, codes]) => `- ${codes.map(([code]) => `\`${code}\``).join(', ')}${what}\n`);
-      return items.length === 1 ? `**${status}** ${items[0].slice(2)}` : `**${status}**\n\n${items.join('')}`;
+      const codes = those.map(([code, { retryAfter }]) => `\`${code}\`${retryAfter ? ` (${retryAfter} s)` : ''}`);
+      return `- **${status}** ${codes.join(', ')}\n`;
     })
-    .join('\n');
+    .join('');
 }
 
 // ---- text ----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ const VALID_TO: Field = {
   name: 'valid_to_utc_exclusive',
   dtype: 'timestamp_utc',
   nullable: false,
-  doc: "End of the row's validity, exclusive.",
+  doc: 'End of validity, exclusive.',
   pg: 'timestamptz',
   ...computedBy('t.valid_to', []),
   validity: 'to',
@@ -63,7 +63,7 @@ const VALID_FROM = {
 export const VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
-    doc: "Start of the row's validity, inclusive.",
+    doc: 'Start of validity, inclusive.',
     ...storedIn('aligned_at_utc'),
   },
   VALID_TO,
@@ -73,7 +73,7 @@ export const VALIDITY_FIELDS: readonly Field[] = [
 export const STATE_VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
-    doc: "Start of the row's validity, inclusive; not before the window.",
+    doc: 'Start of validity, inclusive; not before the window.',
     ...computedBy('t.valid_from', []),
   },
   VALID_TO,

@@ -44,7 +44,7 @@ export const SOURCE_CHAIN = storedField(
   'source_chain',
   'string',
   'text',
-  'Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`.',
+  'Chain: `main`, `test`, `testnet4`, `signet` or `regtest`.',
 );
 
 /** The sha256 of an event's bytes, from which the digests of aligned seconds are computed. It is stored and not served. */
@@ -61,13 +61,13 @@ export const btcField = (name: string, satsColumn: string, doc: string): Field =
   ...computedBy(`t.${satsColumn} / 100000000::float8`, [satsColumn]),
 });
 
-const BLOCK_HASH = storedField('block_hash', 'string', 'text', 'Hash of the block, 64 hexadecimal digits.');
+const BLOCK_HASH = storedField('block_hash', 'string', 'text', 'Hash of the block, in hexadecimal.');
 const BLOCK_HEIGHT = storedField('block_height', 'int64', 'int8', 'Height of the block.');
 const BLOCK_TIMESTAMP = storedField(
   'block_timestamp',
   'int64',
   'int8',
-  "Block time, whole seconds; it may be earlier than the previous block's.",
+  "Block time; may be earlier than the previous block's.",
   { unit: 'ms' },
 );
 
@@ -91,14 +91,10 @@ export function alignedStream(own: readonly Field[]): AlignedShape {
       EVENTS,
       ...own,
       alignedField('latest_source_chain', 'string', 'Chain of the node.'),
-      alignedField('latest_ingested_at_utc', 'timestamp_utc', "Latest ingestion time of the second's events."),
-      alignedField('first_source_offset_or_equivalent', 'string', 'Offset of the first event, in offset order.'),
-      alignedField('last_source_offset_or_equivalent', 'string', 'Offset of the last event, in offset order.'),
-      alignedField(
-        'bucket_sha256',
-        'string',
-        'sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF.',
-      ),
+      alignedField('latest_ingested_at_utc', 'timestamp_utc', 'Latest ingestion time of the second.'),
+      alignedField('first_source_offset_or_equivalent', 'string', 'Lowest offset.'),
+      alignedField('last_source_offset_or_equivalent', 'string', 'Highest offset.'),
+      alignedField('bucket_sha256', 'string', 'sha256 over each event: offset, LF, sha256 of its bytes, LF.'),
       ...VALIDITY_FIELDS,
     ],
     order: ['aligned_at_utc'],
@@ -161,7 +157,7 @@ const alignedDerived = (metric: Derived['metric']): AlignedShape => ({
     alignedField('metric_value_float', 'float64', metric.doc, { unit: metric.unit }),
     ...STATE_VALIDITY_FIELDS,
     alignedField('records_in_bucket', 'int64', 'Blocks of the second; the highest gives the value.'),
-    alignedField('latest_ingested_at_utc', 'timestamp_utc', "Latest ingestion time of the second's blocks."),
+    alignedField('latest_ingested_at_utc', 'timestamp_utc', 'Latest ingestion time of the second.'),
     alignedField('provenance_json', 'json', 'The block that gives the value.'),
     alignedField('dimensions_json', 'json', 'Always `{}`.'),
     alignedField('metric_value_string', 'string', 'Always null.', { nullable: true }),

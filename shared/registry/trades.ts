@@ -19,12 +19,12 @@ import {
 const ALIGNED_TRADES: AlignedShape = {
   fields: [
     alignedField('aligned_at_utc', 'timestamp_utc', 'The UTC second.'),
-    alignedField('open_price', 'float64', 'Price of the trade with the lowest id in the second.', { unit: 'quote' }),
+    alignedField('open_price', 'float64', 'Price of the trade with the lowest id.', { unit: 'quote' }),
     alignedField('high_price', 'float64', 'Highest price.', { unit: 'quote' }),
     alignedField('low_price', 'float64', 'Lowest price.', { unit: 'quote' }),
     alignedField('close_price', 'float64', 'Price of the trade with the highest id.', { unit: 'quote' }),
-    alignedField('quantity_sum', 'float64', 'Base quantity traded; exact decimal sum, rounded once.', { unit: 'base' }),
-    alignedField('quote_volume_sum', 'float64', "Quote quantity traded, the source's own where it has one.", {
+    alignedField('quantity_sum', 'float64', 'Base quantity traded: exact sum, rounded once.', { unit: 'base' }),
+    alignedField('quote_volume_sum', 'float64', "Quote quantity traded, the source's own if it has one.", {
       unit: 'quote',
     }),
     alignedField('trade_count', 'int64', 'Number of trades.'),
@@ -119,7 +119,7 @@ const field = (name: string, doc: string, unit?: string): Field => ({
 const count = (name: string, doc: string): Field => ({ ...field(name, doc), dtype: 'int64', pg: 'int8' });
 
 const datetime = (pg: 'int8' | 'timestamptz'): Field => ({
-  ...field(KLINE_DATETIME, 'Start of the bucket, a multiple of its size since 1970 UTC.'),
+  ...field(KLINE_DATETIME, 'Start of the bucket.'),
   dtype: 'timestamp_utc',
   pg,
 });
@@ -135,19 +135,19 @@ export const KLINE_FIELDS: Readonly<Record<Mode, readonly Field[]>> = {
     field('high', 'Highest price.', 'quote'),
     field('low', 'Lowest price.', 'quote'),
     field('close', 'Price of the trade with the highest id.', 'quote'),
-    field('mean', 'Mean price of the trades, from the exact sum, to 5 decimals.', 'quote'),
-    field('std', 'Population standard deviation of the price, from exact sums, to 6 decimals.', 'quote'),
-    field('median', 'Price at quantile 0.5, always a traded price.', 'quote'),
+    field('mean', 'Mean price, to 5 decimals.', 'quote'),
+    field('std', 'Population standard deviation of the price, to 6 decimals.', 'quote'),
+    field('median', 'Median price, always a traded one.', 'quote'),
     field('iqr', 'Price at quantile 0.75 less that at 0.25.', 'quote'),
     field('volume', 'Sum of quantities, exact, to 9 decimals.', 'base'),
-    field('maker_ratio', 'Share of trades in which the buyer was the maker, 0 to 1.'),
+    field('maker_ratio', 'Share of trades in which the buyer was the maker.'),
     count('no_of_trades', 'Number of trades.'),
     field('open_liquidity', 'Price x quantity of the trade with the lowest id.', 'quote'),
     field('high_liquidity', 'Highest price x quantity.', 'quote'),
     field('low_liquidity', 'Lowest price x quantity.', 'quote'),
     field('close_liquidity', 'Price x quantity of the trade with the highest id.', 'quote'),
     field('liquidity_sum', 'Sum of price x quantity, exact, to 1 decimal.', 'quote'),
-    field('maker_volume', 'Exact sum of quantities where the buyer was the maker.', 'base'),
+    field('maker_volume', 'Exact sum of quantities if the buyer was the maker.', 'base'),
     field('maker_liquidity', 'Sum of price x quantity of these trades, exact, to 1 decimal.', 'quote'),
   ],
   aligned_1s: [

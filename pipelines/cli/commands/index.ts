@@ -39,11 +39,11 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
   Run: [
     {
       grammar: 'up',
-      doc: 'Starts the database, the log, the projector and the HTTP service. Ctrl-C, SIGTERM or closing the terminal stops them. Where they already run, it says where and ends with 0.',
+      doc: 'Starts the database, the log, the projector and the HTTP service. Ctrl-C or SIGTERM stops them. If they already run, it prints their address.',
       options: [
         choice(
           'only',
-          'Only runs queued exports, beside or instead of the HTTP service; unfinished ones return to the queue. On another machine it needs SVC_DATABASE_URL, SVC_NATS_URL, SVC_SOURCE_RIGHTS_MATRIX_PATH, and the same SVC_EXPORT_ROOT_DIR on a shared file system.',
+          'Runs queued exports only. A stopped worker returns its unfinished exports to the queue. On another machine, set SVC_DATABASE_URL, SVC_NATS_URL and SVC_SOURCE_RIGHTS_MATRIX_PATH, and share SVC_EXPORT_ROOT_DIR.',
           ['exports'],
         ),
       ],
@@ -51,54 +51,54 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'env',
-      doc: 'Prints the address and the key of the service that runs here, for a shell: `eval "$(./tidemark env)"` sets TIDEMARK_URL and TIDEMARK_KEY. Exit 1: none runs.',
+      doc: 'Prints address and key of the running service for a shell: `eval "$(./tidemark env)"` sets TIDEMARK_URL and TIDEMARK_KEY.',
       load: async () => (await import('./env.ts')).runEnv,
     },
     {
       grammar: 'follow [feed...]',
-      doc: 'Publishes and proves new documents of each feed as they appear, until stopped. Without a name: of every feed whose source is set. A failing feed retries with growing pauses and affects no other.',
+      doc: 'Publishes and proves new documents as they appear, until you stop it. Default: every feed whose source is set.',
       load: async () => (await import('./follow.ts')).runFollow,
     },
     {
       grammar: 'migrate',
-      doc: 'Brings the database to the current schema. Safe at any time; every command that uses the database does it too, but `doctor`.',
+      doc: 'Updates the database schema. Safe at any time; every command that uses the database does it, except `doctor`.',
       load: async () => (await import('./migrate.ts')).runMigrate,
     },
   ],
   Fill: [
     {
       grammar: 'sample <feed>',
-      doc: "Writes synthetic documents in the vendor's own layout, so that you can try `backfill` and your own programs without the vendor. The same days give the same documents on every machine. Overwrites no file.",
+      doc: "Writes synthetic documents in the vendor's layout, to try `backfill` without the vendor. The same days give the same documents on every machine. Never overwrites a file.",
       options: [
         required(day('from', 'First day.')),
         required(day('to', 'Last day, included; it must be over.')),
-        required(text('out', "Folder to write to; the vendor's layout begins below it.")),
+        required(text('out', "Folder that will hold the vendor's layout.")),
         integer('rows', 'For an exchange: trades a day. Default 60,000.', { min: 1, max: MAX_SAMPLE_ROWS }),
       ],
       load: async () => (await import('./sample.ts')).runSample,
     },
     {
       grammar: 'backfill <feed...>',
-      doc: 'Fetches the partitions of the given days or blocks that are expected but not proved, publishes them to the log and waits for their proof. `all` is every feed whose source is set.',
+      doc: 'Fetches the expected partitions that are not proved yet, publishes them to the log and waits for their proof. `all` is every feed whose source is set.',
       options: [
         ...SELECTION,
         flag('dry-run', 'Show the plan and do nothing.'),
-        flag('compare', 'Also compare proved partitions with their sources.'),
+        flag('compare', 'Also compare proved partitions with the source.'),
       ],
       load: async () => (await import('./backfill.ts')).runBackfill,
       projects: true,
     },
     {
       grammar: 'reingest <feed...>',
-      doc: 'Replaces proved or quarantined partitions with what the source publishes now, as a new revision. Readers see the old rows until the new ones are proved.',
+      doc: 'Replaces proved or quarantined partitions with what the source publishes now. Readers see the old rows until the new revision is proved.',
       options: [
         ...SELECTION,
         flag('dry-run', 'Show the plan and change nothing.'),
         flag(
           'kept',
-          'Parse kept documents of one feed again and contact no source, after a loss or when an adapter supports a new layout: missing partitions are published, proved ones compared and, with a reason, replaced where they differ.',
+          'Parse the kept documents of one feed again instead of asking the source. Missing partitions are published; proved ones are compared and, if you give a reason, replaced where they differ.',
         ),
-        text('reason', 'Why; kept in the ledger. Needed but with --kept.'),
+        text('reason', 'Why; recorded in the ledger. Required without --kept.'),
       ],
       load: async () => (await import('./backfill.ts')).runReingest,
       projects: true,
@@ -107,9 +107,9 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
   Look: [
     {
       grammar: 'status [dataset]',
-      doc: 'Shows proved ranges, gaps and quarantined partitions with their reasons, and how far the projector is behind the log.',
+      doc: 'Shows proved ranges, gaps, quarantined partitions with their reasons, and how far the projector is behind the log.',
       options: [
-        flag('runs', 'Instead, running and past work: which process does what, and how far it is.'),
+        flag('runs', 'Show running and past work instead, with its progress.'),
         flag('open', 'With --runs: only work in progress.'),
         integer('limit', 'With --runs: how many, newest first. Default 20.', { min: 1 }),
       ],
@@ -117,10 +117,10 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'event <dataset> <offset>',
-      doc: "Shows one event's vendor bytes and their sha256, read from the log, and the document they came from.",
+      doc: "Shows an event's bytes and their sha256, read from the log, and the document they came from.",
       options: [
-        text('date', 'The file day of a trade, YYYY-MM-DD: ids of exchange C begin anew every day.'),
-        text('partition', 'The partition, when several hold the offset.'),
+        text('date', 'File day of a trade, YYYY-MM-DD. Ids of exchange C start again every day.'),
+        text('partition', 'Partition, if several hold the offset.'),
       ],
       load: async () => (await import('./event.ts')).runEvent,
     },
@@ -131,22 +131,22 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       subcommands: [
         {
           grammar: 'list [dataset] [partition]',
-          doc: 'Lists quarantined partitions with what was expected, what was found, and what to do. `list` may be left out.',
+          doc: 'Lists quarantined partitions: what was expected, what was found, what to do. `list` is the default.',
           load: async () => (await import('./quarantine.ts')).listQuarantined,
         },
         {
           grammar: 'release <dataset> <partition>',
-          doc: 'Takes a partition out of quarantine. Days of trades that `verify` quarantined and that equal their manifest again are served again; all other rows are dropped, and the next backfill fetches the partition anew.',
-          options: [required(text('reason', 'Why; kept in the ledger.'))],
+          doc: 'Serves a day of trades that `verify` quarantined again if it now equals its manifest. Drops any other partition, and the next backfill fetches it again.',
+          options: [required(text('reason', 'Why; recorded in the ledger.'))],
           load: async () => (await import('./quarantine.ts')).releaseQuarantined,
         },
       ],
     },
     {
       grammar: 'ledger [dataset]',
-      doc: 'Shows deliberate changes of partitions, and refusals: revisions, quarantines, releases, late arrivals, recoveries, losses of the log.',
+      doc: 'Shows the recorded changes of partitions: revisions, quarantines, releases, late arrivals, recoveries, losses of the log.',
       options: [
-        choice('kind', 'Only entries of this kind.', LEDGER_KINDS),
+        choice('kind', 'Only this kind.', LEDGER_KINDS),
         integer('limit', 'How many, newest first. Default 50.', { min: 1 }),
       ],
       load: async () => (await import('./quarantine.ts')).runLedger,
@@ -155,17 +155,17 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
   Check: [
     {
       grammar: 'doctor',
-      doc: 'Checks settings, both stores, schema, log, space and work in progress, and names the fix of each finding. Changes nothing.',
+      doc: 'Checks settings, stores, schema, log, space and work in progress, and names a fix for each finding. Changes nothing.',
       options: [text('check', 'Only this check.')],
       load: async () => (await import('./doctor.ts')).runDoctor,
     },
     {
       grammar: 'verify <dataset...>',
-      doc: 'Recounts stored rows and compares them with their manifests. A partition that no longer matches is quarantined at once. `all` is every dataset.',
+      doc: 'Recounts stored rows and compares them with their manifests. Quarantines a partition that no longer matches. `all` is every dataset.',
       options: [
         ...PARTITIONS,
         flag('deep', "Also compare every stored row's bytes with the log."),
-        integer('every', 'Run until stopped; recount each partition every N seconds.', {
+        integer('every', 'Keep running; recount each partition every N seconds.', {
           min: 1,
           max: MAX_VERIFY_EVERY_S,
         }),
@@ -174,37 +174,34 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'check <path> [second]',
-      doc: 'Checks without any server: an export (its folder or manifest) with every row of whole partitions, a lineage answer, one or two checkpoints, or a mirror of the proof log (a folder). It says what was checked and what was not. Exit 1: something does not hold.',
+      doc: 'Checks an export (its folder or manifest), a lineage answer, one or two checkpoints, or a mirror of the proof log, without a server. Prints what it checked and what not. Exits with 1 if a check fails.',
       options: [
-        text(
-          'key',
-          'The verifier key of the log, or a file with it. Default: the key that the log of `--log`, or the mirror, names.',
-        ),
+        text('key', 'Verifier key of the log, or a file with it. Default: the key that `--log`, or the mirror, names.'),
         text(
           'log',
-          'URL of a service, or a folder with its tiles: for a key that was rotated, for two checkpoints, and to compare a mirror with.',
+          'URL of a service, or a folder with its tiles. Needed for a rotated key, for two checkpoints, and to compare a mirror.',
         ),
-        text('document', "Lineage answer: the vendor's file."),
+        text('document', "The vendor's file, for a lineage answer."),
       ],
       load: async () => (await import('./check.ts')).runCheck,
     },
     {
       grammar: 'watch-log <url>',
-      doc: 'Watches the proof log of a service: keeps the last checkpoint, asks whether the next one continues it, and reads the leaves. It ends with 1 and a message if the log forks, shrinks or changes.',
+      doc: 'Watches the proof log of a service. Exits with 1 and a message if the log forks, shrinks or changes.',
       options: [
         text(
           'key',
-          'The verifier key of the log, or a file with it. Default: the one that was remembered, at first the one that the log names.',
+          'Verifier key of the log, or a file with it. Default: the remembered key, or at first the one that the log names.',
         ),
-        text('state', 'File that remembers key and checkpoint. Default watch-log.json.'),
+        text('state', 'File for the key and checkpoint. Default watch-log.json.'),
         integer('every', 'Seconds between two checks. Default 60.', { min: 1, max: MAX_WATCH_EVERY_S }),
         flag('once', 'Check once and end.'),
         integer(
           'max-leaves',
-          'Leaves that one look reads at most; a log that says more is reported. Default 1,000,000.',
+          'Most leaves that one check reads; a log that claims more is reported. Default 1,000,000.',
           { min: 1 },
         ),
-        text('mirror', 'Folder that keeps a copy of all tiles.'),
+        text('mirror', 'Folder for a copy of all tiles.'),
         text('metrics', 'File for the textfile collector of Prometheus.'),
       ],
       load: async () => (await import('./watch-log.ts')).runWatchLog,
@@ -215,13 +212,13 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       subcommands: [
         {
           grammar: 'verify',
-          doc: 'Reads the whole audit log of exports and names every record that was changed, cut off or removed; it ends with 1 if there is one.',
+          doc: 'Reads the whole audit log of exports and names every record that was changed, cut off or removed. Exits with 1 if it finds one.',
           load: async () => (await import('./audit.ts')).verify,
         },
         {
           grammar: 'prune',
           doc: 'Deletes segments older than SVC_AUDIT_LOG_RETENTION_DAYS and records the deletion.',
-          options: [flag('dry-run', 'Only report what would be deleted.')],
+          options: [flag('dry-run', 'Only print what would be deleted.')],
           load: async () => (await import('./audit.ts')).prune,
         },
       ],
@@ -230,16 +227,16 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
   Repair: [
     {
       grammar: 'replay <dataset...>',
-      doc: 'Rebuilds proved and quarantined partitions from the log, beside the served rows, and compares. Partitions that differ are replaced, in one transaction each, while reads continue. `all` is every dataset.',
-      options: [...PARTITIONS, flag('verify-only', 'Report differences and replace nothing; exit 1 if there are any.')],
+      doc: 'Rebuilds proved and quarantined partitions from the log and compares them with the stored rows. Replaces each partition that differs in one transaction, while reads continue. `all` is every dataset.',
+      options: [...PARTITIONS, flag('verify-only', 'Replace nothing; exit with 1 if a partition differs.')],
       load: async () => (await import('./replay.ts')).runReplay,
     },
     {
       grammar: 'recover <dataset...>',
-      doc: 'Brings database and log back in step after they were restored to different points, or after the log lost its tail. Proved rows stay served, the checkpoint goes back to the last message that both know, and partitions missing from the log are named. A stream of changes that holds anything else than the changes of the catalog is filled again from it. `all` is every dataset.',
+      doc: 'Brings database and log back in step after a restore or a loss: moves the checkpoint back to the last message that both have, and names the partitions that the log lost. Rebuilds a stream of changes that differs from the catalog. `all` is every dataset.',
       options: [
-        flag('dry-run', 'Report how the two stores differ and change nothing.'),
-        text('reason', 'Why; kept in the ledger.'),
+        flag('dry-run', 'Print how the stores differ and change nothing.'),
+        text('reason', 'Why; recorded in the ledger.'),
       ],
       load: async () => (await import('./recover.ts')).runRecover,
     },
@@ -249,13 +246,13 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       subcommands: [
         {
           grammar: 'rotate',
-          doc: 'Makes a new key of the proof log, whose line the old key signs.',
+          doc: 'Makes a new key for the proof log. The old key signs the new one.',
           load: async () => (await import('./proof-log.ts')).rotate,
         },
         {
           grammar: 'restored',
-          doc: 'Gives a restored database the leaves that it lost from the files of the log, or lost files from the database, and says so in the log.',
-          options: [required(text('reason', 'Why; kept in the log itself.'))],
+          doc: 'Copies missing leaves between the files of the proof log and the database after a loss, and records that in the log.',
+          options: [required(text('reason', 'Why; recorded in the log.'))],
           load: async () => (await import('./proof-log.ts')).restored,
         },
       ],
@@ -268,15 +265,15 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       subcommands: [
         {
           grammar: 'init [source...]',
-          doc: 'Writes your own rights matrix to SVC_SOURCE_RIGHTS_MATRIX_PATH, or else to rights/matrix.json in the state folder, and beside it a sign-off form for each served source. Named sources, or all, are served; the others are Ingest Only. Existing files are kept.',
+          doc: 'Writes a rights matrix to SVC_SOURCE_RIGHTS_MATRIX_PATH (default: rights/matrix.json in the state folder), and a sign-off form for each source to be served: the named ones, or all. The others become Ingest Only. Existing files are kept.',
           load: async () => (await import('./rights.ts')).initRights,
         },
         {
           grammar: 'read-role <role>',
-          doc: 'Creates or updates a database role that can only read what answers need. Its password is shown once; callers of BYOK Required datasets send it as X-Backend-Token. Name the role in SVC_BYOK_DATABASE_ROLE.',
+          doc: 'Creates or updates a database role that can only read what answers need, and shows its password once. Name the role in SVC_BYOK_DATABASE_ROLE.',
           options: [
             flag('rotate', 'Give an existing role a new password.'),
-            flag('sql', 'Only print the statements, for the administrator who manages the roles.'),
+            flag('sql', 'Only print the statements for your database administrator.'),
           ],
           load: async () => (await import('./rights.ts')).readRole,
         },
@@ -294,7 +291,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
             text('datasets', 'Default all.'),
             text('expires', 'A day (its beginning), a time, or 90d from now.'),
             integer('requests-per-minute', 'Default any number.', { min: 1, max: MAX_REQUESTS }),
-            integer('concurrent-reads', 'Waiting ones and event streams included. Default any number.', {
+            integer('concurrent-reads', 'Includes waiting reads and event streams. Default any number.', {
               min: 1,
               max: MAX_READS,
             }),
@@ -303,41 +300,41 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
         },
         {
           grammar: 'list',
-          doc: 'Shows names and terms.',
+          doc: 'Lists keys with their terms.',
           load: async () => (await import('./keys.ts')).list,
         },
         {
           grammar: 'rotate <name>',
-          doc: 'Replaces a named key by a new one and shows it once.',
-          options: [integer('grace', 'Seconds that the old key still holds. Default 0.', { max: MAX_GRACE_S })],
+          doc: 'Replaces a named key and shows the new one once.',
+          options: [integer('grace', 'Seconds for which the old key stays valid. Default 0.', { max: MAX_GRACE_S })],
           load: async () => (await import('./keys.ts')).rotate,
         },
         {
           grammar: 'revoke <name>',
-          doc: 'Ends a named key for good.',
+          doc: 'Revokes a named key permanently.',
           load: async () => (await import('./keys.ts')).revoke,
         },
       ],
     },
     {
       grammar: 'lake',
-      doc: 'Writes every proved partition as Parquet below a folder and removes what is no longer proved or allowed.',
+      doc: 'Writes every proved partition as Parquet to a folder and removes what is no longer proved or allowed.',
       options: [
-        required(text('to', 'Folder of the lake: new, empty, or a lake.')),
-        flag('follow', 'Go on with later changes, until stopped.'),
+        required(text('to', 'Folder: a new or empty one, or an existing lake.')),
+        flag('follow', 'Keep adding changes until stopped.'),
         flag('synthetic', 'Also write synthetic rows.'),
-        flag('forget', 'Write nothing; `status` forgets this lake.'),
+        flag('forget', 'Write nothing; remove this lake from `status`.'),
       ],
       load: async () => (await import('./lake.ts')).runLake,
     },
     {
       grammar: 'mirror <url> <folder>',
-      doc: 'Copies a lake or exports to a folder, later what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any URL, also `file://`, of a lake.',
+      doc: 'Copies a lake or exports to a folder; later runs fetch only what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any URL of a lake, including `file://`.',
       options: [
-        text('key', 'Verifier key of the log, or a file with it: checks signatures.'),
+        text('key', 'Verifier key of the log, or a file with it, to check signatures.'),
         text('datasets', 'Only these datasets, separated by commas.'),
         text('exports', 'Only these exports, separated by commas.'),
-        flag('verify', 'Hash every local file, and download those that differ.'),
+        flag('verify', 'Hash every local file and download those that differ.'),
       ],
       load: async () => (await import('./mirror.ts')).runMirror,
     },

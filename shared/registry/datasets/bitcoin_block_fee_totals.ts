@@ -10,11 +10,7 @@ export const bitcoinBlockFeeTotals = {
     columns: [{ name: 'fee_total_sats', pg: 'int8', shown: 'sats' }],
     totals: [{ column: 'fee_total_sats', scale: 0 }],
     fields: [
-      btcField(
-        'fee_total_btc',
-        'fee_total_sats',
-        'Inputs less outputs of all transactions except the coinbase; 0 if the block has only a coinbase.',
-      ),
+      btcField('fee_total_btc', 'fee_total_sats', 'Inputs less outputs of all transactions except the coinbase.'),
     ],
   }),
 } as const satisfies DatasetDefinition;

@@ -41,13 +41,13 @@ export const bitcoinBlockHeaders = {
     chunkMs: BLOCK_CHUNK_MS,
     fields: [
       field('height', 'int64', 'int8', 'Height of the block.'),
-      field('block_hash', 'string', 'text', 'Hash of the block, 64 hexadecimal digits.'),
+      field('block_hash', 'string', 'text', 'Hash of the block, in hexadecimal.'),
       field('prev_hash', 'string', 'text', 'Hash of the previous block; empty at genesis.'),
       field('merkle_root', 'string', 'text', "Root of the block's transactions."),
       field('version', 'int64', 'int8', 'Version field, signed 32 bits.'),
       field('nonce', 'int64', 'int8', 'Nonce, unsigned 32 bits.'),
-      field('difficulty', 'float64', 'float8', 'Difficulty, computed from the compact target of the header.'),
-      field('timestamp', 'int64', 'int8', "Block time, whole seconds; it may be earlier than the previous block's.", {
+      field('difficulty', 'float64', 'float8', "Difficulty, from the header's compact target."),
+      field('timestamp', 'int64', 'int8', "Block time; may be earlier than the previous block's.", {
         unit: 'ms',
       }),
       datetimeField('timestamp'),
@@ -57,11 +57,7 @@ export const bitcoinBlockHeaders = {
     view: nativeView(KEY),
   },
   aligned: alignedStream([
-    streamField(
-      'latest_height',
-      'int64',
-      "Height of the second's highest block, which the other `latest_` fields describe.",
-    ),
+    streamField('latest_height', 'int64', "The second's highest block, which the `latest_` fields describe."),
     streamField('latest_block_hash', 'string', 'Its hash.'),
     streamField('latest_prev_hash', 'string', 'Hash of the previous block; empty at genesis.'),
     streamField('latest_merkle_root', 'string', 'Root of its transactions.'),

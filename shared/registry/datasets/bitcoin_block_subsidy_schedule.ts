@@ -17,13 +17,8 @@ export const bitcoinBlockSubsidySchedule = {
       { column: 'subsidy_sats', scale: 0 },
     ],
     fields: [
-      field(
-        'halving_interval',
-        'int64',
-        'int8',
-        'Era, from 0: height divided by 210,000 (150 on regtest), rounded down.',
-      ),
-      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once per era, rounded down; 0 from era 33 on.', {
+      field('halving_interval', 'int64', 'int8', 'Era: height / 210,000 (150 on regtest), rounded down.'),
+      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once per era; 0 from era 33 on.', {
         unit: 'sat',
       }),
       btcField('subsidy_btc', 'subsidy_sats', 'The same in BTC.'),

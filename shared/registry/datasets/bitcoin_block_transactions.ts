@@ -52,7 +52,7 @@ export const bitcoinBlockTransactions = {
     fields: [
       ...IN_BLOCK.before,
       field('transaction_index', 'int64', 'int8', 'Index in the block, from 0; 0 is the coinbase.'),
-      field('txid', 'string', 'text', 'Id of the transaction, 64 hexadecimal digits.'),
+      field('txid', 'string', 'text', 'Id of the transaction, in hexadecimal.'),
       field(
         'inputs',
         'json',
@@ -64,13 +64,13 @@ export const bitcoinBlockTransactions = {
         'values',
         'json',
         'text',
-        '`{input_values_btc, output_values_btc, input_value_btc_sum, output_value_btc_sum}`; a coinbase has no inputs to count.',
+        '`{input_values_btc, output_values_btc, input_value_btc_sum, output_value_btc_sum}`; a coinbase has no inputs.',
       ),
       field(
         'scripts',
         'json',
         'text',
-        '`{input_script_sig, output_script_pub_key}`: lists of scripts as `asm` and `hex`, outputs with type and addresses.',
+        '`{input_script_sig, output_script_pub_key}`: scripts as `asm` and `hex`, outputs with type and addresses.',
       ),
       field('witness_data', 'json', 'text', 'List of `{input_index, stack}` for inputs with a witness.'),
       field('coinbase', 'bool01', 'bool', '1 for the transaction that pays the miner.'),
@@ -82,8 +82,8 @@ export const bitcoinBlockTransactions = {
   aligned: alignedStream([
     streamField('tx_count', 'int64', 'Transactions of the second.'),
     streamField('coinbase_tx_count', 'int64', 'Coinbases, one a block.'),
-    streamField('total_input_value_btc', 'float64', 'Sum of inputs, added in satoshis.', 'BTC'),
-    streamField('total_output_value_btc', 'float64', 'Sum of outputs, added in satoshis.', 'BTC'),
+    streamField('total_input_value_btc', 'float64', 'Exact sum of inputs.', 'BTC'),
+    streamField('total_output_value_btc', 'float64', 'Exact sum of outputs.', 'BTC'),
     streamField('first_block_height', 'int64', 'Lowest block of the second.'),
     streamField('last_block_height', 'int64', 'Highest block of the second.'),
     streamField('latest_block_timestamp_ms', 'int64', 'Time of that block.', 'ms'),

@@ -20,7 +20,7 @@ export const bitcoinCirculatingSupply = {
         'circulating_supply_sats',
         'int64',
         'int8',
-        'Sum of the scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts.',
+        'Scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts.',
         { unit: 'sat' },
       ),
       btcField('circulating_supply_btc', 'circulating_supply_sats', 'The same in BTC.'),

@@ -22,12 +22,12 @@ export const bitcoinNetworkHashrateEstimate = {
     ],
     totals: [{ column: 'observed_interval_seconds', scale: 0 }],
     fields: [
-      field('difficulty', 'float64', 'float8', 'Difficulty, computed from the compact target of the header.'),
+      field('difficulty', 'float64', 'float8', "Difficulty, from the header's compact target."),
       field(
         'observed_interval_seconds',
         'int64',
         'int8',
-        "The divisor: seconds since the previous block's time, at least 1; for genesis, until the next block's.",
+        'Seconds since the previous block, at least 1; for genesis, until the next block.',
         { unit: 's' },
       ),
       field('hashrate_hs', 'float64', 'float8', 'difficulty x 2^32 / observed_interval_seconds.', { unit: 'H/s' }),

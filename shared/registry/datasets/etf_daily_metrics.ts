@@ -80,11 +80,11 @@ export const etfDailyMetrics = {
     unit: { nullable: true, doc: '`BTC`, `USD`, `PCT` or `COUNT`; null for a text.' },
     provenance: {
       nullable: true,
-      doc: "The value's document (`artifact_sha256`), its location, and the adapter.",
+      doc: "The value's document (`artifact_sha256`), location and adapter.",
     },
     docs: {
-      metricId: 'Id made only from stable facts, so that a second fetch gives the same id.',
-      observed: 'Midnight UTC of the as-of day, not the time of publication.',
+      metricId: 'Id made only from stable facts.',
+      observed: 'Midnight UTC of the as-of day, not of publication.',
       dimensions: 'Distinguishes values of one name: `{"row_index":"1"}`.',
     },
   }),

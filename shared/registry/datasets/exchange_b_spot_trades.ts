@@ -68,7 +68,7 @@ export const exchangeBSpotTrades = {
         name: 'source_event_time_utc',
         dtype: 'timestamp_utc',
         nullable: true,
-        doc: 'Event time as the source states it.',
+        doc: "The source's event time.",
         pg: 'int8',
         ...storedIn('timestamp'),
       },
@@ -76,7 +76,7 @@ export const exchangeBSpotTrades = {
         name: 'ingested_at_utc',
         dtype: 'timestamp_utc',
         nullable: false,
-        doc: "When the row's partition was ingested; the same for all its rows and after every replay.",
+        doc: "When the row's partition was ingested; a replay keeps it.",
         // Both arrays are computed once a statement (they depend on no row); each row costs a binary search.
         ...computedBy(
           `(select array_agg(p.ingested_at order by p.from_ms) ${PROVED})[width_bucket(t.timestamp,

@@ -43,7 +43,7 @@ export const exchangeCSpotTrades = {
     ],
     fields: [
       field('symbol', 'string', 'text', 'Symbol, `<BASE><QUOTE>`.'),
-      field('trade_id', 'int64', 'int8', 'Trade id of the exchange, from 1 every day; the number in `trd_match_id`.'),
+      field('trade_id', 'int64', 'int8', 'Trade id of the exchange, from 1 every day.'),
       computed(field('trd_match_id', 'string', 'text', 'Match id of the exchange, `m-<trade_id>`.')),
       field('side', 'string', 'text', "The taker's side: `buy` or `sell`."),
       field('price', 'float64', 'float8', 'Price.', 'quote'),
@@ -54,24 +54,17 @@ export const exchangeCSpotTrades = {
         ),
         ...storedIn('foreign_notional'),
       },
-      field('timestamp', 'int64', 'int8', 'Trade time; decimal seconds are rounded half up to milliseconds.', 'ms'),
+      field('timestamp', 'int64', 'int8', 'Trade time, rounded half up to milliseconds.', 'ms'),
       TRADE_DATETIME,
       computed(
         field(
           'tick_direction',
           'string',
           'text',
-          "`PlusTick` or `MinusTick` where the price differs from that of the day's trade before, `ZeroPlusTick` or `ZeroMinusTick` after it, empty until the day's first change.",
+          "`PlusTick` or `MinusTick` if the price differs from the previous trade's, then `ZeroPlusTick` or `ZeroMinusTick`; empty until the day's first change.",
         ),
       ),
-      computed(
-        field(
-          'gross_value',
-          'float64',
-          'float8',
-          'Quote quantity in 1e-8 of the quote unit: exact product, rounded once.',
-        ),
-      ),
+      computed(field('gross_value', 'float64', 'float8', '`quote_quantity` x 1e8: exact product, rounded once.')),
       computed(field('home_notional', 'float64', 'float8', 'Base quantity, equal to `size`.', 'base')),
       computed(
         field('foreign_notional', 'float64', 'float8', 'price x size, multiplied exactly and rounded once.', 'quote'),

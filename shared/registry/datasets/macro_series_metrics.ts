@@ -68,15 +68,15 @@ export const macroSeriesMetrics = {
     isPresent: `t.value_text is distinct from '.'`,
     unit: {
       nullable: false,
-      doc: 'Unit with its base, as the source named it in the vintage.',
+      doc: 'Unit with its base, as the vintage names it.',
     },
     provenance: {
       nullable: false,
-      doc: 'Series, title, unit, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series.',
+      doc: "Series, title, unit, vintage (`realtime_start`) and the source's `last_updated_utc`.",
     },
     docs: {
       metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
-      observed: 'Midnight UTC of the observation date, not the time of publication.',
+      observed: 'Midnight UTC of the observation date, not of publication.',
       dimensions: 'Series, observation date, frequency and seasonal adjustment.',
     },
   }),
