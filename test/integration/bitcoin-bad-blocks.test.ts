@@ -1,4 +1,10 @@
-/** Blocks that are not what their hash says, and blocks whose fees nobody can tell: none of them becomes an event. */
+/**
+ * Blocks that are not what their hash says, and blocks whose fees nobody can tell: none of them becomes an event.
+ *
+ * Faults made on purpose and caught here or in unit/documents-generate, unit/etf-archive, integration/bitcoin-follow: a
+ * digest not compared, an unreadable folder without its code, a block answer of another shape, a branch read as the
+ * best chain.
+ */
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { readBlocks } from '../../pipelines/sources/bitcoin/blocks.ts';
 import { BitcoinNode } from '../../pipelines/sources/bitcoin/node.ts';

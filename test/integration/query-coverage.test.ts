@@ -1,6 +1,11 @@
 /**
  * What a window that reaches past what is proved is told, by kind of partition: heights, snapshots, captures, vintages.
  * By hand, with the answers the contract gives.
+ *
+ * Faults made on purpose and caught here or in integration/query-limits, integration/lost-rows, integration/read-
+ * connection, integration/turns: gaps at the end of proved heights, missing heights not named, a read without rows that
+ * never times out, rows lost or made up after the proof, the start of a message lost between two reads of a socket, a
+ * long read that waits for no short one or for ever.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { datasetOf } from '../../shared/registry/index.ts';

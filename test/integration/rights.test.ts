@@ -1,4 +1,9 @@
-/** Rights: what the matrix and its artifacts say decides every read, at that moment, and nothing is served in doubt. */
+/**
+ * Rights: what the matrix and its artifacts say decides every read, at that moment, and nothing is served in doubt.
+ *
+ * Faults made on purpose and caught here or in integration/rights-form, system/audit-log: a serving state ignored, a
+ * form of the matrix joined otherwise, bytes not written, half a line that nobody reports, a chain that ends elsewhere.
+ */
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';

@@ -1,4 +1,11 @@
-/** The wall clock of real processes jumps by an hour, forwards and back, while they work and while they wait. */
+/**
+ * The wall clock of real processes jumps by an hour, forwards and back, while they work and while they wait.
+ *
+ * Faults made on purpose and caught here or in integration/connection-lost, integration/query-backend,
+ * integration/changes, integration/power-cut, nightly/out-of-memory: a wait by the wall clock, keepalives of two hours,
+ * a read without a time limit, a follower without one, a file that is named before it is synced, a process that nobody
+ * restarts.
+ */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';

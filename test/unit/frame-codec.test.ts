@@ -1,3 +1,7 @@
+/**
+ * Faults made on purpose and caught here or in integration/kinds: a frame or record past its limits, an empty offset, a
+ * swapped count.
+ */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { RecordFrames } from '../../pipelines/sources/record-frames.ts';

@@ -1,4 +1,9 @@
-/** Bodies of all historical routes, right and wrong, against the contract said once more: which keys are at fault. */
+/**
+ * Bodies of all historical routes, right and wrong, against the contract said once more: which keys are at fault.
+ *
+ * Faults made on purpose and caught here or in unit/mistakes, nightly/contract-property: a reversed comparison of the
+ * raw query, two windows in one request accepted, warnings lost from an error.
+ */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';

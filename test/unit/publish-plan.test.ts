@@ -1,4 +1,10 @@
-/** What is published is decided by pure functions: every kind of plan, and a small world in which publishers are killed. */
+/**
+ * What is published is decided by pure functions: every kind of plan, and a small world in which publishers are killed.
+ *
+ * Faults made on purpose and caught here or in unit/publisher-states, unit/projector-state, unit/trade-rows,
+ * integration/retractions: a kill that doubles or loses a document, an attempt filled blindly after an outage, a rewind
+ * without its checkpoint, a commit left out, restarts without a growing pause, an aligned second rounded the other way.
+ */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {

@@ -1,4 +1,9 @@
-/** The byte writers against JSON.stringify and Date, and the parsers of requests against JSON.parse. */
+/**
+ * The byte writers against JSON.stringify and Date, and the parsers of requests against JSON.parse.
+ *
+ * Faults made on purpose and caught here or in integration/representations: the output buffer never flushed, a float or
+ * a time outside 0000 to 9999 written wrongly, CSV text unquoted, a JSON row cut.
+ */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
