@@ -46,6 +46,7 @@ import { pageRoutes } from './routes/page.ts';
 import { proofRoutes } from './routes/proofs.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { frameRoute, historicalRoutes, queryRoute } from './routes/read.ts';
+import { type SignIn, signInRoute } from './routes/sign-in.ts';
 
 interface AppDeps {
   readonly settings: Settings;
@@ -59,6 +60,8 @@ interface AppDeps {
   readonly logTimeoutMs?: number;
   /** Among several processes on the same port. */
   readonly place?: Place;
+  /** Where a link signs in. */
+  readonly signIn?: SignIn;
 }
 
 export interface App extends AsyncDisposable {
@@ -212,7 +215,10 @@ function createLimiters(settings: Settings) {
   };
 }
 
-function createRoutes(services: ReturnType<typeof createServices>, { settings, identity, log }: AppDeps): Route[] {
+function createRoutes(
+  services: ReturnType<typeof createServices>,
+  { settings, identity, log, signIn }: AppDeps,
+): Route[] {
   const { rights, limiters, queues, inspector, budget, freshness, checks, monitor, metrics, exports } = services;
   const stallTimeoutMs = settings.limits.stallMs;
   const reads: ReadRouteDeps = {
@@ -260,7 +266,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, i
     metricsRoute(metrics),
     ...pageRoutes(),
   ];
-  return [...described, ...openapiRoutes(described)];
+  return [...described, ...openapiRoutes(described), ...(signIn ? [signInRoute(signIn)] : [])];
 }
 
 /** The service uses the caller's request id if it has this form. */

@@ -23,9 +23,15 @@ async function main(): Promise<void> {
   }
   const settings = supervisor ? supervisor.shareOf(whole) : whole;
   // Not before: a supervisor needs neither, and would load them before the processes do.
-  const [{ createApp }, { listen }] = await Promise.all([import('./app.ts'), import('./server.ts')]);
+  const [{ createApp }, { listen }, { SignIn }] = await Promise.all([
+    import('./app.ts'),
+    import('./server.ts'),
+    import('./routes/sign-in.ts'),
+  ]);
   const place = supervisor && { number: number!, metricsOfAll: supervisor.metricsOfAll };
-  await using app = createApp({ settings, ...means, log, place });
+  // Several processes would each know one of their own.
+  const signIn = options.sign_in && !supervisor ? new SignIn(means.apiKey) : undefined;
+  await using app = createApp({ settings, ...means, log, place, signIn });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT, {
     maxConnections: settings.limits.connections,
     maxEventStreams: settings.SVC_CHANGES_MAX_LISTENERS,
@@ -39,15 +45,16 @@ async function main(): Promise<void> {
   // One process alone, so that as many exports run as the setting says.
   if (settings.SVC_EXPORT_IN_PROCESS && (number ?? 1) === 1) app.exports.work();
   log.info({ url: server.url }, 'serving');
-  if (!supervisor) announce(server.url);
+  if (!supervisor) announce(server.url, signIn?.token);
   await stopping;
   log.info('stopping');
   // Exports go back to the queue at once, so that a stop takes no longer than the running answers.
   await Promise.all([server.close(GRACE_MS), app.exports.stopWork()]);
 }
 
-const announce = (url: string): void => {
-  process.stdout.write(`${JSON.stringify({ url, pid: process.pid })}\n`);
+/** Of the token only the parent process hears, which shows it on a terminal. */
+const announce = (url: string, token?: string): void => {
+  process.stdout.write(`${JSON.stringify({ url, pid: process.pid, sign_in: token })}\n`);
 };
 
 try {

@@ -193,6 +193,8 @@ export interface ProcessOptions {
   readonly settings?: Partial<Record<SettingName, string>>;
   /** Use the sample rights matrix when no other is set. Only the embedded stack sets it. */
   readonly sample_rights?: boolean;
+  /** Make a token that signs in once, and tell it the parent process beside the address. */
+  readonly sign_in?: boolean;
   /** What this service proves itself with to commands of its state folder. */
   readonly identity?: string;
   /** Of several serving processes on one port: which of them, from 1. */

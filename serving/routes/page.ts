@@ -1,6 +1,6 @@
 /**
  * GET / and /page/:file: the operator's page. The page is open because it holds no data; it requests all data with the key.
- * Its files are its own and the chart library of its package, read on the first request.
+ * Its files are its own and those of three packages, read on the first request.
  */
 
 import { readdirSync, readFileSync } from 'node:fs';
@@ -24,16 +24,22 @@ interface PageFile {
 }
 
 const OWN = new URL('../page/static/', import.meta.url);
-/** The library's bundle: one minified file with everything in it. */
-const CHARTS = 'lightweight-charts.js';
-const CHARTS_URL = new URL('./lightweight-charts.standalone.production.mjs', import.meta.resolve('lightweight-charts'));
+/** Modules that import nothing, so that the page needs neither a bundler nor an import map. */
+const LIBRARIES: readonly (readonly [string, URL])[] = [
+  [
+    'lightweight-charts.js',
+    new URL('./lightweight-charts.standalone.production.mjs', import.meta.resolve('lightweight-charts')),
+  ],
+  ['preact.js', new URL(import.meta.resolve('preact'))],
+  ['htm.js', new URL(import.meta.resolve('htm'))],
+];
 
 /** The files by name: `/page/main.js` is `main.js`. */
 const PAGE_FILES: ReadonlyMap<string, PageFile> = new Map([
   ...readdirSync(fileURLToPath(OWN))
     .filter((name) => typeOf(name) !== undefined)
     .map((name): [string, PageFile] => [name, { type: typeOf(name)!, url: new URL(name, OWN) }]),
-  [CHARTS, { type: 'text/javascript', url: CHARTS_URL }],
+  ...LIBRARIES.map(([name, url]): [string, PageFile] => [name, { type: 'text/javascript', url }]),
 ]);
 
 function typeOf(name: string): PageFile['type'] | undefined {
@@ -72,7 +78,7 @@ export function pageRoutes(): Route[] {
       doc: (): RouteDoc => ({
         tag: 'operations',
         summary: 'The operator’s page',
-        doc: 'The page shows freshness, lag, coverage and work in progress, and composes a request from your choices. It holds no data itself, asks for the key, and loads nothing from other hosts.',
+        doc: 'The page shows what data is here and how the system stands, draws rows, and composes a request from your choices. It holds no data itself, asks for the key, and loads nothing from other hosts.',
         query: NO_PARAMETERS,
         headers: ['If-None-Match'],
         answers: [{ doc: 'The page.', content: { 'text/html': {} }, headers: TAGGED }, UNCHANGED],

@@ -18,13 +18,14 @@ givenTool(CHROMIUM).describe('the page', () => {
     'can be read and named in %s, at every width, loads nothing from elsewhere; axe-core finds no rule broken by it at %i px',
     async (colorScheme, axeWidth, without) => {
       const context = { colorScheme, viewport: { width: axeWidth, height: 800 } };
-      await using watched = await enter(world.browser, world.serving, { context });
+      await using watched = await enter(world.browser, world.serving, { context, hash: '#coverage' });
       const { page } = watched;
       await dayOf(page, '2024-01-05').click();
       await page.locator('#proof .notice').waitFor();
       expect(await brokenRules(page, without)).toEqual([]);
+      await page.goto(`${world.serving.url}/#explore`);
       await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result .scroll table').waitFor();
+      await page.locator('#explore-result .scroll table').waitFor();
       for (const width of [1366, 768, 390, 320]) {
         await page.setViewportSize({ width, height: 800 });
         // Charts follow the width a moment later.
@@ -33,15 +34,32 @@ givenTool(CHROMIUM).describe('the page', () => {
       expect(await nameless(page)).toEqual([]);
       expect(await lowContrast(page)).toEqual([]);
       await page.setViewportSize({ width: axeWidth, height: 800 });
-      await page.locator('#explorer-form [name=what]').selectOption('rows');
+      await page.locator('#explore-form [name=what]').selectOption('rows');
       await page.getByRole('button', { name: 'Add a filter' }).click();
       await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result [role=alert]').waitFor();
+      await page.locator('#explore-result [role=alert]').waitFor();
       expect(await brokenRules(page, without)).toEqual([]);
       await page.getByRole('button', { name: 'Take this filter away' }).click();
       await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result .scroll table').waitFor();
+      await page.locator('#explore-result .scroll table').waitFor();
       expect(await brokenRules(page, without)).toEqual([]);
+      for (const [view, ready] of [
+        ['data', '.datasets .spark'],
+        ['frame', '.legend.lines'],
+        ['candles', '#candles-said:not(:empty)'],
+        ['work', '#queues table'],
+      ]) {
+        await page.goto(`${world.serving.url}/#${view}`);
+        if (view === 'data') await page.getByRole('button', { name: 'Take it: exchange_a_spot_trades' }).click();
+        if (view === 'frame') await page.getByRole('button', { name: 'Build it' }).click();
+        await page.locator(ready).first().waitFor();
+        expect(await brokenRules(page, without), view).toEqual([]);
+        expect(await lowContrast(page), view).toEqual([]);
+        for (const width of [1366, 768, 390, 320, axeWidth]) {
+          await page.setViewportSize({ width, height: 800 });
+          await expect.poll(() => tooWide(page), { message: `${view}, ${width} px` }).toEqual([]);
+        }
+      }
       await page.locator('#key-button').click();
       expect(await nameless(page)).toEqual([]);
       expect(await brokenRules(page, without)).toEqual([]);

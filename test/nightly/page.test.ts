@@ -1,5 +1,8 @@
 /** The operator's page in a real Chromium: what it shows, asks and draws. Each of its looks: nightly/page-looks.test.ts. */
 import { execFile, execFileSync } from 'node:child_process';
+import { copyFile, mkdtempDisposable, readFile, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Locator } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -18,6 +21,7 @@ import { givenTool } from '../support/given.ts';
 import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../support/operator-page.ts';
 import { csvOf, DATASET, type System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, sequence } from '../support/proof-log.ts';
+import { OWN_MATRIX } from '../support/rights.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv } from '../support/stack.ts';
 
@@ -38,9 +42,10 @@ givenTool(CHROMIUM).describe('the page', () => {
   afterAll(() => world?.[Symbol.asyncDispose]());
 
   /** The page as it is for who comes to it, and what it complains about from now on. */
-  async function afresh() {
+  async function afresh(hash = '') {
     const { page, faults } = looked;
     const before = faults.length;
+    await page.goto(`${serving.url}/${hash}`);
     await page.reload();
     await loaded(page);
     return { page, faults: () => faults.slice(before) };
@@ -59,7 +64,7 @@ givenTool(CHROMIUM).describe('the page', () => {
       async () => (await serving.send({ method: 'GET', path: `/v1/raw/export/${id}` })).json.status === 'succeeded',
       'the export is made',
     );
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#work');
     const made = page.locator('#exports tbody tr').first();
     await made.waitFor();
     expect(await made.locator('td').allTextContents()).toEqual([
@@ -80,7 +85,7 @@ givenTool(CHROMIUM).describe('the page', () => {
   });
 
   test('shows the proof log: what waits for a checkpoint, then size, root and time of the last one', async () => {
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#work');
     const log = page.locator('#proof-log');
     expect(await textOf(log)).toBe('No checkpoint is signed yet.');
     const size = await sequence(system.env);
@@ -100,7 +105,7 @@ givenTool(CHROMIUM).describe('the page', () => {
 
   test('shows the last changes, the newest first, and how many listen', async () => {
     await sequence(system.env);
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#work');
     const rows = page.locator('#changes-list tbody tr');
     await rows.first().waitFor();
     const { changes } = (await serving.send({ method: 'GET', path: '/v1/changes' })).json;
@@ -125,7 +130,7 @@ givenTool(CHROMIUM).describe('the page', () => {
       `insert into lakes (folder, host, pid, synthetic, files, rows, bytes, change, fault, written_at) values (${more}, now())`;
     await system.client.query(lake(`'/srv/behind', 'a', 1, false, 3, 12345678, 2000000, 1, null`));
     await system.client.query(lake(`'/srv/failed', 'a', 1, false, 3, 7, 2000, 2, 'the disk is full'`));
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#work');
     const rows = page.locator('#lakes tbody tr');
     await rows.nth(1).waitFor({ timeout: 3 * POLL_MS });
     const cells = await Promise.all([0, 1].map((at) => rows.nth(at).locator('td').allTextContents()));
@@ -161,6 +166,28 @@ givenTool(CHROMIUM).describe('the page', () => {
     expect(await page.locator('dialog[open]').count()).toBe(0);
   });
 
+  test('a link signs in once, and neither the address nor the history keeps its token', async () => {
+    const link = `${serving.url}/#sign-in=${world.signIn.token}`;
+    await using first = await openPage(world.browser, serving.url);
+    await first.page.goto(link);
+    await first.page.locator('.datasets tbody tr').first().waitFor();
+    expect(
+      await first.page.evaluate('[sessionStorage.getItem("tidemark-key"), location.hash, history.length]'),
+    ).toEqual([
+      API_KEY,
+      '',
+      // The empty page that the browser begins with, and this one.
+      2,
+    ]);
+    expect(first.faults).toEqual([]);
+    await using second = await openPage(world.browser, serving.url);
+    await second.page.goto(link);
+    await second.page.getByText('The link was used').waitFor();
+    await second.page.locator('#key-input').fill(API_KEY);
+    await second.page.keyboard.press('Enter');
+    await second.page.locator('.datasets tbody tr').first().waitFor();
+  });
+
   test('says which scope a named key lacks, shows the datasets that it covers, and asks anew when it was revoked', async () => {
     const add = async (name: string, ...terms: string[]) => {
       const { exit, json, stdout } = await system.run(['keys', 'add', name, ...terms]);
@@ -186,7 +213,7 @@ givenTool(CHROMIUM).describe('the page', () => {
   });
 
   test('says what needs somebody, with the numbers of /v1/ops/status', async () => {
-    const { page, faults } = looked;
+    const { page, faults } = await afresh();
     const { json } = await serving.send({ method: 'GET', path: '/v1/ops/status' });
     await page.getByRole('heading', { name: '1 thing needs you' }).waitFor();
     const findings = await page.locator('.findings li').allInnerTexts();
@@ -196,14 +223,34 @@ givenTool(CHROMIUM).describe('the page', () => {
     const [first] = json.datasets;
     const row = page.locator('.datasets tbody tr').first();
     expect(await textOf(row.locator('td[data-name="Rows"]'))).toBe(new Intl.NumberFormat('en-US').format(first.rows));
-    expect(await textOf(row.locator('td[data-name="Proved through"]'))).toBe(first.proved_through_utc.slice(0, 10));
+    expect(await textOf(row.locator('td[data-name="Proved"]'))).toMatch(/^2024-01-01 to 2024-01-04ended .+ ago$/);
+    expect(first.proved_through_utc).toBe('2024-01-05T00:00:00.000Z');
+    await row.getByRole('img', { name: `price of ${DATASET}, the newest values by the hour` }).waitFor();
     expect(await textOf(row.locator('td[data-name="Waiting"]'))).toBe(String(first.log.lag.frames));
     expect(await page.locator('.datasets tbody tr').count()).toBe(json.datasets.length);
-    expect(faults).toEqual([]);
+    expect(faults()).toEqual([]);
+  });
+
+  test('gives a dataset away on the first screen: as a file, and as commands', async () => {
+    const { page, faults } = await afresh();
+    await page.getByRole('button', { name: `Take it: ${DATASET}` }).click();
+    const asked = page.getByRole('button', { name: /^Download all 1,200 rows/ }).click();
+    const download = await page.waitForEvent('download');
+    await asked;
+    expect(download.suggestedFilename()).toBe(`${DATASET}.csv`);
+    const [header, ...lines] = (await readFile(await download.path(), 'utf8')).trimEnd().split('\n');
+    expect(header).toContain('trade_id,');
+    expect(lines).toHaveLength(3 * ROWS);
+    const env = { ...process.env, TIDEMARK_URL: serving.url, TIDEMARK_KEY: API_KEY };
+    const said = await textOf(page.locator('.said pre code'));
+    const { stdout } = await promisify(execFile)('sh', ['-c', said], { env, maxBuffer: 1e8 });
+    expect(JSON.parse(stdout).rows).toHaveLength(3 * ROWS);
+    expect(faults()).toEqual([]);
   });
 
   test('shows each day by its state, and the proof of the one chosen, by keyboard alone', async () => {
-    const { page, faults } = looked;
+    const { page, faults } = await afresh(`#coverage?dataset=${DATASET}`);
+    await dayOf(page, '2024-01-05').waitFor();
     const states = await page
       .locator('.grid button:not(.none)')
       .evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
@@ -228,57 +275,64 @@ givenTool(CHROMIUM).describe('the page', () => {
     await page.keyboard.press('Space');
     await proof.getByText('No partition of this day is known').waitFor();
     expect(await page.evaluate('document.activeElement.getAttribute("aria-label")')).toBe('2024-01-03, missing');
-    expect(faults).toEqual([]);
+    expect(faults()).toEqual([]);
   });
 
   test('leads from a proof down to the bytes of the source', async () => {
-    const { page, faults } = looked;
+    const { page, faults } = await afresh(`#coverage?dataset=${DATASET}`);
     await dayOf(page, '2024-01-02').click();
     await page.getByRole('button', { name: 'Its first event, from the log' }).click();
     const line = csvOf({ day: DAYS[1], rows: ROWS, firstId: 1 + ROWS, seed: 1, timeUnit: 'ms' }).split('\n')[0];
     await expect.poll(() => textOf(page.locator('#proof pre'))).toBe(line);
-    expect(faults).toEqual([]);
+    expect(faults()).toEqual([]);
   });
 
   test('puts a request together, runs it, and says the same in commands that do', async () => {
-    const { page, faults } = await afresh();
-    const form = page.locator('#explorer-form');
+    const { page, faults } = await afresh('#explore');
+    const form = page.locator('#explore-form');
     await form.locator('[name=what]').selectOption('rows');
     await form.locator('[name=count]').fill('5');
-    await form.getByText('Fields').click();
+    await form.locator('summary').click();
     for (const name of ['trade_id', 'price']) await form.locator(`[data-field="${name}"]`).check();
     await form.getByRole('button', { name: 'Add a filter' }).click();
     await form.getByRole('combobox', { name: 'Field' }).selectOption('trade_id');
     await form.getByRole('combobox', { name: 'Operator' }).selectOption('lte');
-    await form.getByRole('textbox', { name: 'Value' }).fill('100');
+    await form.getByLabel('Value').fill('100');
     await form.getByRole('button', { name: 'Run it' }).click();
-    await page.locator('#explorer-result .scroll table').waitFor();
-    const ids = await page.locator('#explorer-result .scroll tbody tr td:first-child').allInnerTexts();
+    await page.locator('#explore-result .scroll table').waitFor();
+    const link = page.url();
+    const ids = await page.locator('#explore-result .scroll tbody tr td:first-child').allInnerTexts();
     expect(ids).toEqual(['96', '97', '98', '99', '100']);
 
-    const said = page.locator('#explorer-said code');
-    const env = { ...process.env, TIDEMARK_KEY: API_KEY };
+    const said = page.locator('.said pre code');
+    const env = { ...process.env, TIDEMARK_URL: serving.url, TIDEMARK_KEY: API_KEY };
     const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
     expect(JSON.parse(curl.stdout).rows.map(({ trade_id }: { trade_id: number }) => String(trade_id))).toEqual(ids);
-    await page.locator('#explorer-said').getByRole('button', { name: 'TypeScript client' }).click();
+    await page.getByRole('button', { name: 'TypeScript' }).first().click();
     const client = await promisify(execFile)(
       process.execPath,
       ['--input-type=module-typescript', '--eval', await textOf(said)],
       { env, cwd: ROOT },
     );
-    expect(client.stdout).toMatch(/^5 /);
-    await page.locator('#explorer-said').getByRole('button', { name: 'Python' }).click();
+    expect(client.stdout.match(/trade_id: \d+/g)).toEqual(ids.map((id) => `trade_id: ${id}`));
+    await page.getByRole('button', { name: 'Python' }).first().click();
     expect(
       execFileSync('python3', ['-c', 'import ast, sys; print(len(ast.parse(sys.stdin.read()).body))'], {
         input: await textOf(said),
         encoding: 'utf8',
       }).trim(),
     ).toBe('4');
+
+    // The address is a link to the result.
+    await page.goto('about:blank');
+    await page.goto(link);
+    await page.locator('#explore-result .scroll table').waitFor();
+    expect(await page.locator('#explore-result .scroll tbody tr td:first-child').allInnerTexts()).toEqual(ids);
     expect(faults()).toEqual([]);
   });
 
   test('builds a frame by choosing columns, draws them on one axis, and gives the command', async () => {
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#frame');
     const form = page.locator('#frame-form');
     await form.getByRole('button', { name: 'Add a column' }).click();
     const added = form.locator('.column').last();
@@ -297,29 +351,29 @@ givenTool(CHROMIUM).describe('the page', () => {
       'a_quantity',
     ]);
     expect(await textOf(page.locator('#frame-result .result-head'))).toMatch(/^48 rows/);
-    const said = page.locator('#frame-said code');
-    const env = { ...process.env, TIDEMARK_KEY: API_KEY };
+    const said = page.locator('.said pre code');
+    const env = { ...process.env, TIDEMARK_URL: serving.url, TIDEMARK_KEY: API_KEY };
     const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
     const { rows } = JSON.parse(curl.stdout);
     expect(rows).toHaveLength(48);
     const last = await table.locator('tbody tr').last().locator('td').allInnerTexts();
     expect(last).toEqual(Object.values(rows[47]).map(String));
-    await page.locator('#frame-said').getByRole('button', { name: 'TypeScript client' }).click();
+    await page.getByRole('button', { name: 'TypeScript' }).first().click();
     const client = await promisify(execFile)(
       process.execPath,
       ['--input-type=module-typescript', '--eval', await textOf(said)],
       { env, cwd: ROOT },
     );
-    expect(client.stdout).toMatch(/^48 /);
+    expect(client.stdout.match(/a_close: /g)).toHaveLength(48);
     expect(faults()).toEqual([]);
   });
 
   test('draws candles and lines, and tells a refusal with its code and every fault', async () => {
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#explore');
     const run = () => page.getByRole('button', { name: 'Run it' }).click();
     /** Colours on the chart that are not its ground. */
     const painted = () =>
-      page.locator('#explorer-result canvas').evaluateAll((all) => {
+      page.locator('#explore-result canvas').evaluateAll((all) => {
         const seen = new Set<string>();
         // Of a copy that says it is read often: the browser warns on the console of a chart that is read a second time.
         type Copy = { drawImage(...from: unknown[]): void; getImageData(...box: number[]): { data: Uint8Array } };
@@ -335,21 +389,21 @@ givenTool(CHROMIUM).describe('the page', () => {
         }
         return [...seen];
       });
-    await page.locator('#explorer-form [name=kline_size]').selectOption('1h');
+    await page.locator('#explore-form [name=size]').selectOption('1h');
     await run();
     await page.getByRole('img', { name: /\d+ candles of exchange_a_spot_trades/ }).waitFor();
     // Up and down, as --proved and --bad are in light.
     await expect.poll(painted).toEqual(expect.arrayContaining(['31,125,92', '179,38,30']));
     await page.locator('.draw select').selectOption('close');
     await page.getByRole('img', { name: 'close of exchange_a_spot_trades over time' }).waitFor();
-    await expect.poll(painted).toEqual(expect.arrayContaining(['11,95,115']));
+    await expect.poll(painted).toEqual(expect.arrayContaining(['42,143,168']));
     expect(faults()).toEqual([]);
 
-    await page.locator('#explorer-form [name=window]').selectOption('days');
-    await page.locator('#explorer-form [name=from]').fill('2024-01-09');
-    await page.locator('#explorer-form [name=to]').fill('2024-01-02');
+    await page.locator('#explore-form [name=window]').selectOption('days');
+    await page.locator('#explore-form [name=from]').fill('2024-01-09');
+    await page.locator('#explore-form [name=to]').fill('2024-01-02');
     await run();
-    const refusal = page.locator('#explorer-result [role=alert]');
+    const refusal = page.locator('#explore-result [role=alert]');
     await refusal.waitFor();
     expect(await textOf(refusal)).toMatch(
       /HISTORICAL_CONTRACT_ERROR[\s\S]*\/start_date[\s\S]*must not be after end_date/,
@@ -357,12 +411,11 @@ givenTool(CHROMIUM).describe('the page', () => {
   });
 
   test('draws all candles at the size that fits, zooms to a minute of one-second candles, and follows drags and keys', async () => {
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh('#candles');
     const asked: string[] = [];
     page.on('request', (request) => {
       if (request.method() === 'POST') asked.push(JSON.parse(request.postData()!).kline_size ?? '1s');
     });
-    await page.locator('#candles').scrollIntoViewIfNeeded();
     const said = page.locator('#candles-said');
     const rowsOf = async (path: string, body: object) =>
       (await serving.send({ path, body: JSON.stringify(body) })).json.rows;
@@ -427,19 +480,45 @@ givenTool(CHROMIUM).describe('the page', () => {
     await page.keyboard.up('Control');
     await expect.poll(pressed).toEqual([]);
     expect(await page.evaluate('scrollY')).toBe(scroll);
-    await page.getByRole('button', { name: '5 years' }).click();
+    await page.getByRole('button', { name: '1 week' }).click();
     expect(await drawn('5 minutes', /2024-01-01 to 2024-01-05 UTC/)).toMatchObject({ count: all.count });
     expect(new Set(asked)).toEqual(new Set(['5m', '1m', '1s']));
     expect(faults()).toEqual([]);
   });
 
+  test('says of a dataset that rights refuse that it is not served, and why, wherever it is asked for', async () => {
+    const matrix = JSON.parse(await readFile(OWN_MATRIX, 'utf8'));
+    matrix.sources.exchange_a.rights_state = 'Ingest Only';
+    await using folder = await mkdtempDisposable(join(tmpdir(), 'page-rights-'));
+    const rightsMatrixPath = join(folder.path, 'matrix.json');
+    await writeFile(rightsMatrixPath, JSON.stringify(matrix));
+    await copyFile(join(dirname(OWN_MATRIX), 'signed.md'), join(folder.path, 'signed.md'));
+    const settings = { SVC_NATS_READER_URL: system.env.natsReaderUrl };
+    await using refusing = await startServing({ databaseUrl: system.env.databaseUrl, settings, rightsMatrixPath });
+    await using watched = await enter(world.browser, refusing);
+    const { page } = watched;
+    const row = page.locator('.datasets tbody tr').first();
+    expect(await textOf(row.locator('.badge.bad').first())).toBe('not served');
+    expect(await textOf(row.locator('td[data-name="Newest values"]'))).toBe('refused: QUERY_RIGHTS_INGEST_ONLY');
+    await page.getByText(`${DATASET} is not served: QUERY_RIGHTS_INGEST_ONLY.`).waitFor();
+    await page.goto(`${refusing.url}/#explore?dataset=${DATASET}`);
+    await page.getByRole('alert').getByText('QUERY_RIGHTS_INGEST_ONLY').waitFor();
+  });
+
+  test('a link whose choices are not known leads to the first screen, which says so', async () => {
+    const { page } = await afresh('#frame?columns=nonsense');
+    await page.getByText('The address holds choices that are not known here.').waitFor();
+    await page.locator('.datasets tbody tr').first().waitFor();
+  });
+
   // axe-core looks at the colours, too, and at every state of the page, in nightly/page-looks.test.ts.
   test('can be read in light and in dark, at every width; axe-core finds no rule broken by it', async () => {
-    const { page, faults } = await afresh();
+    const { page, faults } = await afresh(`#coverage?dataset=${DATASET}`);
     await dayOf(page, '2024-01-05').click();
     await page.locator('#proof .notice').waitFor();
+    await page.goto(`${serving.url}/#explore`);
     await page.getByRole('button', { name: 'Run it' }).click();
-    await page.locator('#explorer-result .scroll table').waitFor();
+    await page.locator('#explore-result .scroll table').waitFor();
     for (const width of [768, 390, 320, 1366]) {
       await page.setViewportSize({ width, height: 800 });
       // Charts follow the width a moment later.
@@ -477,7 +556,10 @@ givenTool(CHROMIUM).describe('the page', () => {
   });
 
   test('follows what happens: a day that is proved meanwhile, a service that goes away and comes back', async () => {
-    await using watched = await enter(world.browser, serving, { prepare: (page) => page.clock.install() });
+    await using watched = await enter(world.browser, serving, {
+      hash: `#coverage?dataset=${DATASET}`,
+      prepare: (page) => page.clock.install(),
+    });
     const { page } = watched;
     await page.route('**/v1/**', (route) => route.abort());
     await page.clock.fastForward(POLL_MS);
@@ -513,7 +595,9 @@ givenTool(CHROMIUM).describe('the page', () => {
     await using watched = await enter(world.browser, empty);
     const { page } = watched;
     await page.getByRole('heading', { name: 'Nothing is proved yet' }).waitFor();
+    await page.goto(`${empty.url}/#coverage`);
     await page.getByText('brings it in').waitFor();
+    await page.goto(`${empty.url}/#work`);
     await page.getByText('Nothing is at work.').waitFor();
     expect(watched.faults).toEqual([]);
   });

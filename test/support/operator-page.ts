@@ -1,5 +1,6 @@
 /** The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day. */
 import type { Browser, BrowserContextOptions, Page } from 'playwright-core';
+import { SignIn } from '../../serving/routes/sign-in.ts';
 import { openBrowser, openPage, type Watched } from './browser.ts';
 import { exportSettings } from './exports.ts';
 import { csvOf, System, writeDocument } from './pipeline.ts';
@@ -11,6 +12,8 @@ export const ROWS = 400;
 
 export interface PageWorld extends AsyncDisposable {
   readonly system: System;
+  /** Of a link that signs in once. */
+  readonly signIn: SignIn;
   readonly serving: Serving;
   readonly browser: Browser;
 }
@@ -24,15 +27,18 @@ export async function makePageWorld(): Promise<PageWorld> {
   }
   for (const [from, to] of [DAYS.slice(0, 2), [DAYS[2], DAYS[2]], [DAYS[3], DAYS[3]]]) await system.backfill(from, to);
   const settings = exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl });
-  const serving = parts.use(await startServing({ databaseUrl: system.env.databaseUrl, settings }));
+  const signIn = new SignIn(API_KEY);
+  const serving = parts.use(await startServing({ databaseUrl: system.env.databaseUrl, settings, signIn }));
   serving.app.exports.work();
   const browser = parts.adopt(await openBrowser(), (opened) => opened.close());
   const kept = parts.move();
-  return { system, serving, browser, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+  return { system, signIn, serving, browser, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
 export interface EnterOptions {
   readonly context?: BrowserContextOptions;
+  /** The view, as the address's fragment names it. */
+  readonly hash?: string;
   /** Before the page is loaded. */
   readonly prepare?: (page: Page) => Promise<void>;
 }
@@ -41,12 +47,12 @@ export interface EnterOptions {
 export async function enter(
   browser: Browser,
   { url }: { readonly url: string },
-  { context, prepare }: EnterOptions = {},
+  { context, hash = '', prepare }: EnterOptions = {},
 ): Promise<Watched> {
   const watched = await openPage(browser, url, context);
   const { page } = watched;
   await prepare?.(page);
-  await page.goto(url);
+  await page.goto(`${url}/${hash}`);
   await page.locator('#key-input').fill(API_KEY);
   await page.keyboard.press('Enter');
   await loaded(page);
@@ -55,8 +61,7 @@ export async function enter(
 
 /** What the page shows of every system is there. */
 export async function loaded(page: Page): Promise<void> {
-  await page.locator('.datasets tbody tr').first().waitFor();
-  await page.locator('#calendar > *').first().waitFor();
+  await page.locator('main h1').first().waitFor();
 }
 
 /** The button of a day in the calendar. */

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type App, createApp } from '../../serving/app.ts';
+import type { SignIn } from '../../serving/routes/sign-in.ts';
 import { type ConnectionLimits, listen } from '../../serving/server.ts';
 import type { Limits } from '../../shared/config/limits.ts';
 import { loadSettings } from '../../shared/config/load.ts';
@@ -35,6 +36,8 @@ export interface ServingOptions {
   /** How long the log may take to answer. */
   readonly logTimeoutMs?: number;
   readonly connections?: ConnectionLimits;
+  /** What a link of a terminal signs in with. */
+  readonly signIn?: SignIn;
 }
 
 export interface Answer {
@@ -84,6 +87,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     log: testLogger(),
     now: options.now,
     logTimeoutMs: options.logTimeoutMs,
+    signIn: options.signIn,
   });
   const server = await listen(app.koa, '127.0.0.1', 0, options.connections);
   const { url } = server;

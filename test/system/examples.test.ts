@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sha256OfFile } from '../../pipelines/sources/documents/locations.ts';
-import { framePythonOf, pythonOf } from '../../serving/page/static/request.js';
+import { framePythonOf, pythonOf } from '../../serving/page/static/snippets.js';
 import { ROOT } from '../support/command.ts';
 import { given, givenTool } from '../support/given.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
@@ -141,7 +141,7 @@ for (const { file, program } of BACKTESTS) {
 // `raise_for_status` says only "409 Client Error: Conflict".
 givenTool(PYTHON).test('the Python that the page shows ends with what the service says', async () => {
   const request = { path: '/v1/raw/query', body: { sources: [DATASET], n_rows: 0 } };
-  for (const program of [pythonOf(request, proxy.url), framePythonOf(request, proxy.url)]) {
+  for (const program of [pythonOf(request), framePythonOf(request)]) {
     const refused = await run([PYTHON.path, '-c', program]);
     expect(refused).toEqual({ exit: 1, stdout: '', stderr: '/n_rows must be an integer from 1.\n' });
   }

@@ -86,6 +86,7 @@ describe('without a terminal', () => {
     const shell = spawnSync('sh', ['-c', pasted], { cwd: ROOT, env: settings(), encoding: 'utf8' });
     expect([shell.status, shell.stderr]).toEqual([22, '']); // no sample is loaded: 404
     expect(said.out).toContain('Ctrl-C stops everything.');
+    expect(said.out).not.toContain('sign-in');
     expect(said.out.split('\n').filter((line) => line.length > 100 && !line.includes(stateDir()))).toEqual([]);
   });
 
@@ -170,7 +171,7 @@ describe('on a terminal', () => {
         ...Object.fromEntries(EXCHANGES.map(({ locations }) => [Object.values(locations)[0][0], nowhere])),
         SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:1',
       });
-      await terminal.until(() => terminal.written().includes('Ctrl-C'));
+      await terminal.until(() => /#sign-in=\S+\s/.test(terminal.written()));
       const written = terminal.written();
       expect(written).not.toContain('{"level"');
       const lines = written.split('\r\n').map((line) => line.split('\r\x1b[K').at(-1)!);
@@ -186,6 +187,11 @@ describe('on a terminal', () => {
       // On a terminal the key is there to be used.
       const { apiKey } = JSON.parse(await readFile(join(stateDir(), 'secrets.json'), 'utf8'));
       expect(lines).toContain(`  key    ${apiKey}`);
+      const [, url, token] = /^ {2}(\S+)\/#sign-in=(\S+)$/m.exec(lines.join('\n'))!;
+      const signIn = () => fetch(`${url}/page/sign-in`, { method: 'POST', body: JSON.stringify({ token }) });
+      expect(await (await signIn()).json()).toEqual({ key: apiKey });
+      expect((await signIn()).status).toBe(409);
+      expect(await readFile(join(stateDir(), 'log/tidemark.log'), 'utf8')).not.toContain(token);
 
       const [service] = httpProcesses(terminal.up());
       process.kill(service, 'SIGKILL');

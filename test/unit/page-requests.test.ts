@@ -2,7 +2,8 @@
 import { runInNewContext } from 'node:vm';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { clientOf, frameClientOf, requestOf } from '../../serving/page/static/request.js';
+import { requestOf } from '../../serving/page/static/request.js';
+import { clientOf } from '../../serving/page/static/snippets.js';
 import { runs, SEED } from '../support/seed.ts';
 
 const DATASET = { key: 'etf_daily_metrics', klines_path: null };
@@ -12,7 +13,7 @@ const bodyOf = (values: readonly string[]) => ({
 });
 /** What the call in the client's code is given, in JSON. */
 const givenIn = (code: string): string =>
-  runInNewContext(`JSON.stringify((${/await data\.\w+\((.*)\);\nconsole/s.exec(code)![1]}))`);
+  runInNewContext(`JSON.stringify((${/await data\.\w+\((.*)\);\n {2}console/s.exec(code)![1]}))`);
 
 test('TypeScript of filters whose values have apostrophes or quotes did not parse', () => {
   const piece = fc.constantFrom("'", '"', '\\', '\n', ':', ',', ' ', '  "a": ', '\u2028', '😀', 'x', '$1', '{', '}');
@@ -20,17 +21,17 @@ test('TypeScript of filters whose values have apostrophes or quotes did not pars
   fc.assert(
     fc.property(fc.array(value, { minLength: 1, maxLength: 4 }), (values) => {
       const body = bodyOf(values);
-      expect(givenIn(clientOf({ path: '/', body }, DATASET, 'http://h'))).toBe(JSON.stringify(body));
-      expect(givenIn(frameClientOf({ path: '/', body }, 'http://h'))).toBe(JSON.stringify(body));
+      expect(givenIn(clientOf({ path: '/', body }, DATASET))).toBe(JSON.stringify(body));
+      expect(givenIn(clientOf({ path: '/', body }))).toBe(JSON.stringify(body));
     }),
     { seed: SEED, numRuns: runs(500), examples: [[["it's", 'x']], [['a"b']]] },
   );
 });
 
 test('TypeScript has texts in single quotes where they hold none', () => {
-  const code = clientOf({ path: '/', body: bodyOf(['plain', "it's"]) }, DATASET, 'http://h');
-  expect(code).toContain(`      value: 'plain'\n`);
-  expect(code).toContain(`      value: "it's"\n`);
+  const code = clientOf({ path: '/', body: bodyOf(['plain', "it's"]) }, DATASET);
+  expect(code).toContain(`value: 'plain'\n`);
+  expect(code).toContain(`value: "it's"\n`);
 });
 
 test('an integer above 2^53 in a filter was rounded, so that the rows of another one came', () => {

@@ -190,10 +190,13 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   );
   const listening = Promise.withResolvers<string>();
   listening.promise.catch(() => {}); // awaited below
+  let signIn: string | undefined;
   await using serving = startServing(
     context,
     turn.identity,
-    (url) => {
+    (url, token) => {
+      // That of a process before it signs in no more.
+      signIn = token;
       // It listens on another port after a restart where its own was taken meanwhile.
       turn.listens(url, apiKey).then(() => listening.resolve(url), listening.reject);
     },
@@ -211,7 +214,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   const elapsedMs = Math.round(performance.now() - startedAt);
   output.answer(
     { command: 'up', ok: true, url, state_dir: stack.stateDir, elapsed_ms: elapsedMs, processes: stack.processes },
-    () => banner(context, url, apiKey, elapsedMs),
+    () => banner(context, { url, apiKey, signIn, elapsedMs }),
   );
   await using _following = startFollowing(context);
   await using _lake = startLake(context);
@@ -269,7 +272,7 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 function startServing(
   context: Context,
   identity: string,
-  onListening: (url: string) => void,
+  onListening: (url: string, signIn: string | undefined) => void,
   onRefusal: (error: unknown) => void,
 ): SupervisedChild {
   const { io, log, terminalLog, settingFlags } = context;
@@ -294,13 +297,14 @@ function startServing(
       parent: process.pid,
       settings,
       identity,
+      sign_in: showsKey(context),
       // The example's rights (everything allowed, artifacts that say "sample data only") apply to the embedded database
       // only.
       sample_rights: context.settings.SVC_DATABASE_URL === undefined,
     }),
     onLine: (line) => {
-      const { url } = JSON.parse(line) as { url?: string };
-      if (url) onListening(url);
+      const { url, sign_in: token } = JSON.parse(line) as { url?: string; sign_in?: string };
+      if (url) onListening(url, token);
     },
     onRefusal: () =>
       onRefusal(
@@ -364,8 +368,18 @@ async function timeout(ms: number, child: SupervisedChild): Promise<never> {
   );
 }
 
+interface Started {
+  readonly url: string;
+  readonly apiKey: string;
+  /** The token of a link that signs in once. */
+  readonly signIn: string | undefined;
+  readonly elapsedMs: number;
+}
+
+const isLoopback = (url: string): boolean => ['127.0.0.1', 'localhost', '[::1]'].includes(new URL(url).hostname);
+
 /** No line of it is longer than a narrow terminal: a command that wraps cannot be copied. */
-function banner(context: Context, url: string, apiKey: string, elapsedMs: number): string {
+function banner(context: Context, { url, apiKey, signIn, elapsedMs }: Started): string {
   const { stack, terminalLog, given } = context;
   const folder = given.has('SVC_STATE_DIR') ? ` --state-dir ${quoted(stack.stateDir)}` : '';
   return [
@@ -384,6 +398,9 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
     `    -d '${JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 3 })}'`,
     '',
     `${stopsWhat(context)} \`./tidemark help\` for backfill, replay, verify, status.`,
+    ...(signIn !== undefined && isLoopback(url)
+      ? ['', 'The page, signed in (this link works once, for ten minutes):', '', `  ${url}/#sign-in=${signIn}`]
+      : []),
   ].join('\n');
 }
 
@@ -395,7 +412,10 @@ const stopsWhat = ({ stack }: Context) =>
  * Never shows a key that the operator set. Shows a generated key on a terminal; in a pipe or file others could read it, so there
  * it names the command that prints it when it is asked to.
  */
-function keyAsShown({ io, settings }: Context, apiKey: string): string {
-  if (settings.SVC_INTERNAL_API_KEY !== undefined) return 'that of SVC_INTERNAL_API_KEY';
-  return io.stdout.isTTY ? apiKey : '`./tidemark env` prints it';
+function keyAsShown(context: Context, apiKey: string): string {
+  if (context.settings.SVC_INTERNAL_API_KEY !== undefined) return 'that of SVC_INTERNAL_API_KEY';
+  return showsKey(context) ? apiKey : '`./tidemark env` prints it';
 }
+
+const showsKey = ({ io, settings }: Context): boolean =>
+  settings.SVC_INTERNAL_API_KEY === undefined && io.stdout.isTTY === true;

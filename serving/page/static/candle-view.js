@@ -147,7 +147,9 @@ export function requestFor({ key, klines_path: path }, { fromMs, toMs, size }) {
  * @param {readonly Extent[]} proved in order
  */
 export function drawnIn(rows, { fromMs, toMs, sizeMs }, proved) {
-  const { candles, volumes } = (rows.length > 0 ? candlesOf(rows) : undefined) ?? { candles: [], volumes: [] };
+  const { candles, volumes } = (rows.length > 0
+    ? candlesOf(rows, 'aligned_at_utc' in rows[0] ? 'aligned_at_utc' : 'datetime')
+    : undefined) ?? { candles: [], volumes: [] };
   const within = ({ time }) => time * SECOND >= fromMs && time * SECOND < toMs;
   const shown = candles.filter(within);
   const byTime = new Map(shown.map((candle) => [candle.time, candle]));

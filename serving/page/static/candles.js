@@ -1,6 +1,5 @@
 /** Candles of a dataset of trades over any span: five years to one minute, at the size that fits. */
-
-import { Fault } from './api.js';
+import { Fault, Latest, readRows } from './api.js';
 import {
   centreOf,
   drawnIn,
@@ -17,14 +16,13 @@ import {
   zoomed,
 } from './candle-view.js';
 import { candleSeries, chartIn, shadeSeries } from './charts.js';
-import { byId, fill, h } from './dom.js';
+import { Covered } from './covered.js';
 import { counted, duration, moment, whole } from './format.js';
-import { problem } from './problem.js';
-import { readRows } from './rows.js';
+import { remember } from './place.js';
+import { Component, html, Problem, Select } from './view.js';
 
 /** The chart asks for candles when it was not scaled for so long. */
 const SETTLED_MS = 150;
-const HEIGHT = 340;
 const SIZE_NAMES = {
   '1s': '1 second',
   '1m': '1 minute',
@@ -46,154 +44,103 @@ async function rowsOf(request, signal) {
   }
 }
 
-export class Candles {
-  /** @type {readonly any[]} */
-  #datasets = [];
-  #coverageOf;
+export function Candles({ facts, choices }) {
+  const usable = facts.datasets.filter(({ klines_path: path, availability }) => path !== null && availability.rows > 0);
+  const dataset = usable.find(({ key }) => key === choices.dataset) ?? usable[0];
+  if (!dataset)
+    return html`<section aria-labelledby="candles-title"><h1 id="candles-title">Candles</h1><div class="empty"><b>No trades are proved yet.</b></div></section>`;
+  const choose = (key) => {
+    location.hash = `#candles?dataset=${key}`;
+  };
+  return html`<section aria-labelledby="candles-title"><div class="head"><h1 id="candles-title">Candles</h1>
+      <${Select} label="of" name="candles-dataset" value=${dataset.key} options=${usable.map(({ key, title }) => [key, title])} onChange=${choose} /></div>
+    <${Covered} key=${dataset.key} facts=${facts} dataset=${dataset} view=${(coverage) => html`<${CandlePanel} dataset=${dataset} proved=${provedOf(coverage)} at=${choices} />`} />
+  </section>`;
+}
+
+class CandlePanel extends Component {
+  #latest = new Latest();
   /** Asked for. @type {import('./candle-view.js').View} */
   #view;
   /** Drawn. @type {import('./candle-view.js').View} */
   #drawn;
-  #loading = new AbortController();
   #settling;
   #plot;
   #series;
   #shade;
-  #spans = SPANS.map(([name, ms]) =>
-    h('button', { type: 'button', class: 'quiet', onclick: () => this.#show(this.#around(ms)) }, name),
-  );
-
-  /** @param {(dataset: string) => any} coverageOf the answer of /v1/coverage as it is now */
-  constructor(coverageOf) {
-    this.#coverageOf = coverageOf;
-    byId('candles-dataset').addEventListener('change', () => this.#first());
-    fill(byId('candles-spans'), ...this.#spans, ...this.#steps());
-    // What nobody looks at is not asked for; a hidden section is not looked at.
-    const observer = new IntersectionObserver(([{ isIntersecting }]) => {
-      if (!isIntersecting) return;
-      observer.disconnect();
-      this.#first();
-    });
-    observer.observe(byId('candles'));
-  }
-
-  /**
-   * Those of trades that have proved time. The one that is shown stays.
-   * @param {readonly any[]} datasets of /v1/datasets
-   */
-  offer(datasets) {
-    const usable = datasets.filter(
-      ({ key, klines_path: path }) => path !== null && this.#coverageOf(key).proved.length > 0,
-    );
-    byId('candles').toggleAttribute('hidden', usable.length === 0);
-    const select = byId('candles-dataset');
-    const chosen = select.value;
-    if (usable.length !== this.#datasets.length)
-      fill(select, ...usable.map(({ key, title }) => h('option', { value: key, selected: key === chosen }, title)));
-    this.#datasets = usable;
-    if (this.#view && usable.length > 0 && select.value !== chosen) this.#first();
-  }
-
-  #first() {
-    this.#show(this.#around(SPANS[0][1]));
-  }
-
-  get #dataset() {
-    return this.#datasets.find(({ key }) => key === byId('candles-dataset').value);
-  }
-
-  get #proved() {
-    return provedOf(this.#coverageOf(this.#dataset.key));
-  }
+  state = { said: '', label: '', fault: undefined };
 
   get #extent() {
-    return extentOf(this.#proved);
+    return extentOf(this.props.proved);
   }
 
-  /** A length around what is shown; at first, and for another dataset, the newest of it. */
+  componentDidMount() {
+    if (this.props.proved.length === 0) return;
+    this.#create();
+    const { from, to } = this.props.at;
+    const [fromMs, toMs] = [Date.parse(from), Date.parse(to)];
+    if (fromMs < toMs) void this.#show(viewOf(this.#extent, toMs - fromMs, (fromMs + toMs) / 2));
+    else void this.#show(this.#around(SPANS[0][1]));
+  }
+
+  componentWillUnmount() {
+    clearTimeout(this.#settling);
+    this.#latest.stop();
+    this.#plot?.remove();
+  }
+
+  /** A length around what is shown; at first the newest. */
   #around(lengthMs) {
-    const extent = this.#extent;
-    const isWithin = this.#view && this.#view.fromMs < extent.toMs && this.#view.toMs > extent.fromMs;
-    return viewOf(extent, lengthMs, isWithin ? centreOf(this.#view) : extent.toMs);
+    return viewOf(this.#extent, lengthMs, this.#view ? centreOf(this.#view) : this.#extent.toMs);
   }
 
-  #steps() {
-    /** @type {[string, string, string, () => import('./candle-view.js').View][]} */
-    const steps = [
-      ['‹', 'Earlier candles', 'ArrowLeft', () => moved(this.#extent, this.#view, -1)],
-      ['›', 'Later candles', 'ArrowRight', () => moved(this.#extent, this.#view, 1)],
-      ['−', 'Longer span', '-', () => zoomed(this.#extent, this.#view, -1)],
-      ['+', 'Shorter span', '+', () => zoomed(this.#extent, this.#view, 1)],
-    ];
-    byId('candles-spans').addEventListener('keydown', (event) => {
-      const next = steps.find(([, , key]) => key === event.key)?.[3];
-      if (!next || !this.#view || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      this.#show(next());
-    });
-    return steps.map(([text, label, key, next]) =>
-      h(
-        'button',
-        {
-          type: 'button',
-          class: 'quiet',
-          'aria-label': label,
-          'aria-keyshortcuts': key,
-          onclick: () => this.#view && this.#show(next()),
-        },
-        text,
-      ),
-    );
-  }
+  #steps = /** @type {[string, string, string, () => import('./candle-view.js').View][]} */ ([
+    ['‹', 'Earlier candles', 'ArrowLeft', () => moved(this.#extent, this.#view, -1)],
+    ['›', 'Later candles', 'ArrowRight', () => moved(this.#extent, this.#view, 1)],
+    ['−', 'Longer span', '-', () => zoomed(this.#extent, this.#view, -1)],
+    ['+', 'Shorter span', '+', () => zoomed(this.#extent, this.#view, 1)],
+  ]);
+
+  #press = (event) => {
+    const next = this.#steps.find(([, , key]) => key === event.key)?.[3];
+    if (!next || !this.#view || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    void this.#show(next());
+  };
 
   /** @param {import('./candle-view.js').View} view */
   async #show(view) {
     clearTimeout(this.#settling);
     this.#view = view;
-    this.#loading.abort();
-    const loading = new AbortController();
-    this.#loading = loading;
-    const pressed = spanOf(this.#extent, view);
-    this.#spans.forEach((button, span) => {
-      button.setAttribute('aria-pressed', String(span === pressed));
-    });
-    const said = byId('candles-said');
+    const { dataset, proved } = this.props;
     const startedAt = performance.now();
-    const dataset = this.#dataset;
-    const proved = this.#proved;
-    try {
-      const rows = holdsProved(view, proved) ? await rowsOf(requestFor(dataset, view), loading.signal) : [];
-      if (loading.signal.aborted) return;
-      const points = drawnIn(rows, view, proved);
-      const name = `${counted(points.count, 'candle')} of ${SIZE_NAMES[view.size]}`;
-      this.#draw(view, points, `${name} of ${dataset.key}`);
-      const times = [view.fromMs, view.toMs].map((ms) => moment(new Date(ms).toISOString())).join(' to ');
-      const missing = unprovedMs(view, proved);
-      const unproved = missing > 0 ? `, ${duration(missing / 1000)} not proved` : '';
-      said.textContent = `${name}, ${times} UTC${unproved}, ${whole(performance.now() - startedAt)} ms`;
-      fill(byId('candles-fault'));
-    } catch (error) {
-      if (loading.signal.aborted) return;
-      said.textContent = '';
-      fill(byId('candles-fault'), problem(error));
-      // The candles of the span before would be taken for those of this one.
-      this.#draw(view, drawnIn([], view, proved), `No candles of ${dataset.key}`);
-    }
-  }
-
-  #draw(view, points, label) {
+    const ends = [view.fromMs, view.toMs].map((ms) => new Date(ms).toISOString());
+    remember('candles', { dataset: dataset.key, from: ends[0], to: ends[1] });
+    this.setState({});
+    const end = await this.#latest.ask(async (signal) =>
+      holdsProved(view, proved) ? await rowsOf(requestFor(dataset, view), signal) : [],
+    );
+    if (!end) return;
+    // The candles of the span before would be taken for those of this one.
+    const points = drawnIn(end.value ?? [], view, proved);
+    const name = `${counted(points.count, 'candle')} of ${SIZE_NAMES[view.size]}`;
+    const missing = unprovedMs(view, proved);
+    const unproved = missing > 0 ? `, ${duration(missing / 1000)} not proved` : '';
+    const said = `${name}, ${ends.map(moment).join(' to ')} UTC${unproved}, ${whole(performance.now() - startedAt)} ms`;
     this.#drawn = view;
-    const box = byId('candles-chart');
-    if (!this.#plot) this.#create(box, label);
-    box.setAttribute('aria-label', label);
     this.#shade.show(points.unproved);
     this.#series.show(points);
     this.#plot.chart.timeScale().fitContent();
+    this.setState({
+      said: end.fault ? '' : said,
+      label: end.fault ? `No candles of ${dataset.key}` : `${name} of ${dataset.key}`,
+      fault: end.fault,
+    });
   }
 
-  /** @param {HTMLElement} box */
-  #create(box, label) {
-    this.#plot = chartIn(box, { height: HEIGHT, label, seconds: true, scroll: true });
+  #create() {
+    const { box } = this;
+    this.#plot = chartIn(box, { height: 340, scroll: true });
     const { chart } = this.#plot;
     // A drag ends where it is let go, and the candles of that time are asked for.
     chart.applyOptions({ kineticScroll: { touch: false } });
@@ -201,7 +148,7 @@ export class Candles {
     this.#series = candleSeries(this.#plot);
     chart.subscribeClick(({ time }) => {
       if (typeof time !== 'number') return;
-      this.#show(zoomed(this.#extent, this.#drawn, 1, time * 1000 + this.#drawn.sizeMs / 2));
+      void this.#show(zoomed(this.#extent, this.#drawn, 1, time * 1000 + this.#drawn.sizeMs / 2));
     });
     // The wheel alone scrolls the page: the chart does not get to see it.
     box.addEventListener('wheel', (event) => (event.ctrlKey ? this.#settle() : event.stopPropagation()), {
@@ -220,7 +167,29 @@ export class Candles {
       const scale = this.#plot.chart.timeScale();
       const next = viewAt(this.#extent, this.#drawn, scale.getVisibleLogicalRange());
       if (next.fromMs === this.#drawn.fromMs && next.toMs === this.#drawn.toMs) scale.fitContent();
-      else this.#show(next);
+      else void this.#show(next);
     }, SETTLED_MS);
+  }
+
+  render() {
+    const { proved } = this.props;
+    if (proved.length === 0) return html`<div class="empty"><b>Nothing of it is proved yet.</b></div>`;
+    const { said, label, fault } = this.state;
+    const pressed = this.#view && spanOf(this.#extent, this.#view);
+    const longest = this.#extent.toMs - this.#extent.fromMs;
+    // A span that holds what a shorter one holds whole does nothing.
+    const isIdle = (at) => SPANS[at + 1]?.[1] >= longest;
+    return html`<div class="panel">
+      <p id="candles-said" class="faint" role="status">${said}</p>
+      <fieldset id="candles-spans" class="tabs" aria-label="Span" onKeyDown=${this.#press}>
+        ${SPANS.map(([name, ms], at) => html`<button type="button" class="quiet" disabled=${isIdle(at)} aria-pressed=${String(at === pressed)} onClick=${() => this.#show(this.#around(ms))}>${name}</button>`)}
+        ${this.#steps.map(([text, name, key, next]) => html`<button type="button" class="quiet" aria-label=${name} aria-keyshortcuts=${key} onClick=${() => this.#view && this.#show(next())}>${text}</button>`)}
+      </fieldset>
+      <div id="candles-chart" class="chart tall" role="img" aria-label=${label} ref=${(box) => {
+        this.box = box;
+      }}></div>
+      <div id="candles-fault">${fault && html`<${Problem} fault=${fault} />`}</div>
+      <p class="faint">Shaded times are not proved in whole; other empty ones have no trades. Drag to move. To zoom, click, or turn the wheel with Ctrl. The arrow keys, + and − do the same from a button.</p>
+    </div>`;
   }
 }

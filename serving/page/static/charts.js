@@ -1,7 +1,10 @@
 /** Charts in the page's colours, light and dark, as wide as their boxes. */
-import { AreaSeries, CandlestickSeries, createChart, HistogramSeries, LineSeries } from './lightweight-charts.js';
+import { CandlestickSeries, createChart, HistogramSeries, LineSeries, LineType } from './lightweight-charts.js';
+import { Component, html } from './view.js';
 
-export { AreaSeries, LineSeries };
+/** Colours that differ in light and in dark, and for most people who are colour-blind. */
+export const LINES = ['#2a8fa8', '#d9822b', '#7157d9', '#3d9a50', '#c2416b', '#8a6d3b', '#5b7c99', '#a05195'];
+const PANE = 170;
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 /** @type {Set<() => void>} */
@@ -13,65 +16,60 @@ dark.addEventListener('change', () => {
 /** @param {string} name of a custom property */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export const colours = () => ({
-  line: colour('--accent'),
-  fill: colour('--accent-wash'),
-  up: colour('--proved'),
-  down: colour('--bad'),
-  faint: colour('--faint'),
-  shade: colour('--shade'),
-});
-
 /**
  * @param {HTMLElement} box
- * @param {{ height: number, label: string, seconds?: boolean, format?: (value: number) => string, scroll?: boolean }} options
+ * @param {{ height: number, scroll?: boolean }} options
  */
-export function chartIn(box, { height, label, seconds = false, format, scroll = false }) {
-  box.setAttribute('role', 'img');
-  box.setAttribute('aria-label', label);
+export function chartIn(box, { height, scroll = false }) {
   const chart = createChart(box, {
     autoSize: true,
     height,
     // The licence demands an attribution, which the foot of the page holds.
     layout: { attributionLogo: false, fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 11 },
     // Thousands of candles have less than half a pixel each, which is the library's least.
-    timeScale: { timeVisible: true, secondsVisible: seconds, borderVisible: false, minBarSpacing: 0.02 },
+    timeScale: { timeVisible: true, secondsVisible: true, borderVisible: false, minBarSpacing: 0.02 },
     rightPriceScale: { borderVisible: false, scaleMargins: { top: 0.12, bottom: 0.06 } },
+    localization: { priceFormatter: numberText },
     // The wheel scrolls the page and not the chart, unless `scroll` is set.
     handleScroll: { mouseWheel: scroll, vertTouchDrag: false },
     handleScale: { mouseWheel: scroll, pinch: true },
-    ...(format && { localization: { priceFormatter: format } }),
   });
-  const paint = () =>
+  const own = [];
+  /** @param {() => void} paint called at once, and whenever the colours change */
+  const onPaint = (paint) => {
+    paint();
+    repaint.add(paint);
+    own.push(paint);
+  };
+  onPaint(() =>
     chart.applyOptions({
-      layout: { background: { color: 'transparent' }, textColor: colour('--faint') },
+      layout: {
+        background: { color: 'transparent' },
+        textColor: colour('--faint'),
+        panes: { separatorColor: colour('--line') },
+      },
       grid: { vertLines: { visible: false }, horzLines: { color: colour('--line') } },
       crosshair: {
         vertLine: { labelBackgroundColor: colour('--ink') },
         horzLine: { labelBackgroundColor: colour('--ink') },
       },
-    });
-  paint();
-  repaint.add(paint);
-  const own = [paint];
-  return {
-    chart,
-    /** @param {() => void} painted called at once, and whenever the colours change */
-    onPaint(painted) {
-      painted();
-      repaint.add(painted);
-      own.push(painted);
-    },
-    remove() {
-      for (const one of own) repaint.delete(one);
-      chart.remove();
-    },
+    }),
+  );
+  const remove = () => {
+    for (const one of own) repaint.delete(one);
+    chart.remove();
   };
+  return { chart, onPaint, remove };
 }
 
+const PLAIN = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 7 });
+const LARGE = new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 4 });
+/** @param {number} value */
+const numberText = (value) => (Math.abs(value) < 1e6 ? PLAIN : LARGE).format(value);
+
 /**
- * Shades times over the whole height, behind the series that are added after it. `show` replaces them. The chart fits what it
- * draws to the last point that has a value, so points for all times make it fit all of them.
+ * Shades times over the whole height, behind the series that are added after it. The chart fits what it draws to the last point
+ * that has a value, so points for all times make it fit all of them.
  * @param {ReturnType<typeof chartIn>} plot
  */
 export function shadeSeries(plot) {
@@ -85,7 +83,7 @@ export function shadeSeries(plot) {
   /** @type {readonly any[]} */
   let shown = [];
   const paint = () => {
-    const { shade } = colours();
+    const shade = colour('--shade');
     series.setData(shown.map((point) => ({ ...point, color: point.value === 1 ? shade : 'transparent' })));
   };
   plot.onPaint(paint);
@@ -98,10 +96,7 @@ export function shadeSeries(plot) {
   };
 }
 
-/**
- * Candles with their volume below them. `show` replaces what is drawn.
- * @param {ReturnType<typeof chartIn>} plot
- */
+/** Candles with their volume below them. `show` replaces what is drawn. @param {ReturnType<typeof chartIn>} plot */
 export function candleSeries(plot) {
   const series = plot.chart.addSeries(CandlestickSeries, { borderVisible: false });
   const bars = plot.chart.addSeries(HistogramSeries, {
@@ -114,7 +109,7 @@ export function candleSeries(plot) {
   /** @type {readonly any[]} */
   let volumes = [];
   const paint = () => {
-    const { up, down } = colours();
+    const [up, down] = [colour('--proved'), colour('--bad')];
     series.applyOptions({ upColor: up, downColor: down, wickUpColor: up, wickDownColor: down });
     bars.setData(volumes.map(({ up: isUp, ...point }) => ({ ...point, color: `${isUp ? up : down}66` })));
   };
@@ -127,4 +122,59 @@ export function candleSeries(plot) {
       paint();
     },
   };
+}
+
+/** A chart that is drawn anew when its data is another. Its box has a name for who cannot see it. */
+class Chart extends Component {
+  shouldComponentUpdate({ data, label }) {
+    return data !== this.props.data || label !== this.props.label;
+  }
+
+  componentDidMount() {
+    this.plot = chartIn(this.box, { height: this.props.height });
+    this.props.draw(this.plot);
+    this.plot.chart.timeScale().fitContent();
+  }
+
+  componentDidUpdate() {
+    this.plot.remove();
+    this.componentDidMount();
+  }
+
+  componentWillUnmount() {
+    this.plot.remove();
+  }
+
+  render() {
+    const { label, height } = this.props;
+    return html`<div class="chart" role="img" aria-label=${label} style=${{ height: `${height}px` }} ref=${(box) => {
+      this.box = box;
+    }}></div>`;
+  }
+}
+
+export const CandleChart = ({ points, label }) =>
+  html`<${Chart} data=${points} label=${label} height=${340} draw=${(plot) => candleSeries(plot).show(points)} />`;
+
+/**
+ * Lines on one time axis. Each unit has an axis of its own, in a pane of its own. A state holds until the next, so it is drawn as a step.
+ * @param {{ lines: readonly { name: string, unit: string | null, points: any[], steps?: boolean }[], label: string }} chart
+ */
+export function LineChart({ lines, label }) {
+  const units = [...new Set(lines.map(({ unit }) => unit))];
+  const draw = (plot) =>
+    lines.forEach(({ points, unit, steps }, at) => {
+      // The library's own format has hundredths at least.
+      const priceFormat = { type: 'custom', minMove: 1e-8, formatter: numberText };
+      const options = { color: LINES[at], lineWidth: 2, priceLineVisible: false, priceFormat };
+      const lineType = steps ? LineType.WithSteps : LineType.Simple;
+      plot.chart
+        .addSeries(LineSeries, { ...options, lineType, pointMarkersVisible: points.length < 40 }, units.indexOf(unit))
+        .setData(points);
+    });
+  const height = Math.max(340, PANE * units.length);
+  return html`<div>
+    <${Chart} data=${lines} label=${label} height=${height} draw=${draw} />
+    <p class="legend lines">${lines.map(({ name, unit, points }, at) => html`<span><i style=${{ background: LINES[at] }}></i>${name}${unit && unit !== name ? ` (${unit})` : ''} ${points.length > 0 ? html`<b>${numberText(points.at(-1).value)}</b>` : 'no values'}</span>`)}</p>
+  </div>`;
 }

@@ -1,9 +1,10 @@
 /** The state of each day of a dataset, from what /v1/coverage says. This file does not use the DOM. */
+import { frameFieldsOf } from './request.js';
 
 export const DAY_MS = 86_400_000;
 
 /** @typedef {{ from: number, to: number }} Span */
-/** @typedef {'proved' | 'part' | 'missing' | 'quarantined' | 'waiting' | 'none'} DayState */
+/** @typedef {'proved' | 'empty' | 'part' | 'missing' | 'quarantined' | 'waiting' | 'none'} DayState */
 
 /**
  * File days of some vendors begin at another hour than midnight UTC. A day of the calendar is a file day.
@@ -53,8 +54,9 @@ const meet = (a, b) => a.from < b.to && b.from < a.to;
 /**
  * @param {any} coverage an answer whose partitions are those that are not proved
  * @param {string} [source] one of several; undefined: all together
+ * @param {ReadonlySet<string>} [withRows] the days that have rows; undefined: not known
  */
-export function daysOf(coverage, source) {
+export function daysOf(coverage, source, withRows) {
   const ofSource = ({ source_id: id }) => source === undefined || id === source;
   const sorted = (spans) => spans.toSorted((a, b) => a.from - b.from);
   const proved = sorted(spansOf(coverage.proved.filter(ofSource)));
@@ -80,12 +82,36 @@ export function daysOf(coverage, source) {
       if (quarantined.some((span) => meet(span, day))) return 'quarantined';
       if (waiting.some((span) => meet(span, day))) return 'waiting';
       const part = held(proved, day);
+      if (part > 0 && withRows && !withRows.has(new Date(ms).toISOString().slice(0, 10))) return 'empty';
       if (part === DAY_MS) return 'proved';
       if (gaps.some((span) => meet(span, day)) && (part === 0 || coverage.partition_kind === 'file_day'))
         return 'missing';
       return part > 0 ? 'part' : 'none';
     },
   };
+}
+
+/**
+ * Asks which days have rows: proved time may hold none, as where a block follows the one before it after years.
+ * @param {any} dataset
+ * @param {Span} window whole days
+ * @param {string} [source] one of several
+ * @returns undefined where each partition is a day
+ */
+export function rowDaysRequest(dataset, { from, to }, source) {
+  const { key, partition_kind: kind, modes, series, historical_path: path } = dataset;
+  if (kind === 'file_day') return undefined;
+  const [start, end] = [new Date(from).toISOString(), new Date(to).toISOString()];
+  const [field] = frameFieldsOf(dataset);
+  if (series.length === 0 && field) {
+    const columns = [{ name: 'value', dataset: key, field: field.name, max_age: '1d' }];
+    return { path: '/v1/frame', body: { columns, grid: '1d', time_range: [start, end] }, time: 'datetime' };
+  }
+  const time = modes.native.order[0];
+  const days = { start_date: start.slice(0, 10), end_date: new Date(to - 1).toISOString().slice(0, 10) };
+  const isOfRows = series.some(({ source_id: id }) => id === source);
+  const filters = isOfRows ? [{ field: 'source_id', op: 'eq', value: source }] : undefined;
+  return { path, body: { fields: [time], ...days, ...(filters && { filters }) }, time };
 }
 
 /** @param {number} ms */
@@ -107,6 +133,7 @@ export function monthDays(year, month) {
 /** @type {Readonly<Record<DayState, string>>} */
 export const STATE_TEXT = {
   proved: 'proved',
+  empty: 'proved to have no rows',
   part: 'proved in part',
   missing: 'missing',
   quarantined: 'quarantined',

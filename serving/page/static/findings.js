@@ -9,9 +9,10 @@ const NEARLY_FULL = 0.9;
 /**
  * @typedef {{ weight: 'bad' | 'warn', text: string, what: string, dataset?: string }} Finding
  * @param {any} status the answer of /v1/ops/status
+ * @param {readonly any[]} datasets of /v1/datasets
  * @returns {Finding[]}
  */
-export function findingsOf(status) {
+export function findingsOf(status, datasets) {
   const found = [
     ...Object.entries(status.checks).flatMap(([check, result]) =>
       result === 'ok' ? [] : [bad(`The check ${check} says: ${result}.`, './tidemark doctor names what mends it.')],
@@ -20,6 +21,7 @@ export function findingsOf(status) {
       ? [bad('The log does not answer, so nothing can be ingested and lag is not known.', status.log_fault)]
       : []),
     ...status.datasets.flatMap(ofDataset),
+    ...ofRights(datasets),
     ...status.runs.flatMap(ofRun),
     ...status.queues.flatMap(ofQueue),
   ];
@@ -82,6 +84,16 @@ function ofDataset({ dataset, partitions, log, projector, late_arrivals_total: l
     );
   }
   return found;
+}
+
+/** One for each reason. @param {readonly any[]} datasets @returns {Finding[]} */
+function ofRights(datasets) {
+  const refused = datasets.filter(({ rights, availability }) => rights.refused_with && availability.rows > 0);
+  return [...Map.groupBy(refused, ({ rights }) => rights.refused_with)].map(([code, list]) => {
+    const names = list.map(({ key }) => key).join(', ');
+    const text = `${names} ${list.length === 1 ? 'is' : 'are'} not served: ${code}.`;
+    return warn(text, './tidemark rights init explains how it may be.');
+  });
 }
 
 /** @returns {Finding[]} */

@@ -64,3 +64,6 @@ export const shortened = (text) => (text.length > 24 ? `${text.slice(0, 10)}…$
  * @param {string} [many]
  */
 export const counted = (count, one, many = `${one}s`) => `${whole(count)} ${count === 1 ? one : many}`;
+
+/** The last moment of a time that ends before `utc`: a day where the end is midnight. @param {string} utc */
+export const lastOf = (utc) => (utc.slice(11, 19) === '00:00:00' ? dayOf(Date.parse(utc) - 1000) : minute(utc));

@@ -1,155 +1,131 @@
-/** The operator's page: reads the service's status every few seconds while the page is visible, and shows it. */
-import { ask, Fault, key } from './api.js';
-import { Calendar } from './calendar.js';
+/** The page: reads the service's status every few seconds while it is visible, and shows the view that the address names. */
+import { ask, Fault, key, Latest } from './api.js';
 import { Candles } from './candles.js';
-import { showChanges, sinceOf } from './changes.js';
-import { byId, fill, h } from './dom.js';
-import { Explorer } from './explorer.js';
-import { FrameBuilder } from './frame.js';
-import { Hour } from './hour.js';
-import { keyGate } from './key-gate.js';
-import { showNow } from './now.js';
-import { showNoProof, showProof } from './proof.js';
-import { showExports, showWork } from './work.js';
+import { Coverage } from './coverage.js';
+import { Explore } from './explore.js';
+import { findingsOf } from './findings.js';
+import { Frame } from './frame.js';
+import { Home } from './home.js';
+import { KeyDialog } from './key-dialog.js';
+import { Looks } from './looks.js';
+import { placeOf } from './place.js';
+import { Component, html, render } from './view.js';
+import { Work } from './work.js';
 
 /** The interval at which the service collects its status. */
 const POLL_MS = 5000;
 const EXPORTS_SHOWN = 10;
-/** A look that takes longer is given up: a connection may be dead without a word. */
-const LOOK_MS = 30_000;
+const CHANGES_SHOWN = 12;
 
-const gate = keyGate(() => void look());
-const hour = new Hour();
-const calendar = new Calendar({
-  onDay: (coverage, window, day, source) => void showProof(coverage, window, day, source),
+const VIEWS = /** @type {const} */ ({
+  data: ['Data', Home],
+  explore: ['Explore', Explore],
+  frame: ['Frame', Frame],
+  candles: ['Candles', Candles],
+  coverage: ['Coverage', Coverage],
+  work: ['Work', Work],
 });
-/** @type {any} */
-let datasets;
-/** Coverage by dataset, with the version that it was read at. @type {Map<string, any>} */
-const coverages = new Map();
-const candles = new Candles((dataset) => coverages.get(dataset).answer);
-let chosen = '';
-/**
- * The look in progress. Two at once would build the page twice, and the older answer could replace the newer.
- * @type {AbortController | undefined}
- */
-let looking;
 
-async function look() {
-  if (key.get() === '') return gate.open();
-  looking?.abort();
-  const own = new AbortController();
-  looking = own;
-  const { signal } = own;
-  const timer = setTimeout(() => own.abort(), LOOK_MS);
-  try {
-    await begin(signal);
+/** Of a link that signs in. Neither the address nor the history keeps it. */
+const TOKEN = /^#sign-in=(.+)$/.exec(location.hash)?.[1];
+if (TOKEN) history.replaceState(null, '', location.pathname);
+
+/** What the service says at once. Facts about datasets are asked for again when one of them changed. */
+function looker() {
+  let discovered = { version: '', datasets: [], operators: {} };
+  return async (signal) => {
+    // When exports or changes cannot be listed, the page still shows everything else.
     const [status, history, { exports }] = await Promise.all([
       ask('/v1/ops/status', { signal }),
       ask('/v1/ops/history', { signal }),
-      // When exports cannot be listed, the page still shows everything else.
       ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`, { signal }).catch(() => ({ exports: [] })),
     ]);
-    // As for exports: what cannot be listed hides nothing else.
-    const { changes } = await ask(`/v1/changes?since=${sinceOf(status)}`, { signal }).catch(() => ({ changes: [] }));
+    const since = Math.max(0, status.changes.last - CHANGES_SHOWN);
+    const { changes } = await ask(`/v1/changes?since=${since}`, { signal }).catch(() => ({ changes: [] }));
+    const version = status.datasets.map((one) => `${one.coverage_version} ${one.rows}`).join();
+    if (version !== discovered.version) discovered = { ...(await ask('/v1/datasets', { signal })), version };
     // A key may cover fewer than the system has.
-    status.datasets = status.datasets.filter(({ dataset }) =>
-      datasets.datasets.some(({ key: name }) => name === dataset),
-    );
-    await refreshCoverage(status, signal);
-    signal.throwIfAborted();
-    candles.offer(datasets.datasets);
-    show(status);
-    hour.show(history);
-    showExports(exports);
-    showChanges(status, changes);
-    showUpdated(`as of ${status.at_utc.slice(11, 19)} UTC`);
-  } catch (thrown) {
-    // Another look has begun, with another key.
-    if (looking !== own) return;
-    const error = signal.aborted ? new Fault('The service does not answer.') : thrown;
-    if (!(error instanceof Fault)) throw error;
-    if (error.isKey) return gate.open(error);
+    status.datasets = status.datasets.filter(({ dataset }) => discovered.datasets.some((one) => one.key === dataset));
+    return { ...discovered, status, history, exports, changes };
+  };
+}
+
+class Page extends Component {
+  state = { facts: undefined, fault: undefined, hash: location.hash, asksForKey: key.get() === '' && !TOKEN };
+  #looks = this.#newLooks();
+
+  #newLooks() {
+    return new Looks(looker(), ({ value, fault }) => {
+      if (value) this.setState({ facts: value, fault: undefined });
+      else this.setState({ fault, ...(fault.isKey && { asksForKey: true }) });
+    });
+  }
+
+  componentDidMount() {
+    addEventListener('hashchange', () => {
+      // The link to the content leads to no view.
+      if (location.hash !== '#main') this.setState({ hash: location.hash });
+    });
+    if (TOKEN) void this.#signIn();
+    else if (key.get() !== '') void this.#looks.now();
+    setInterval(() => this.#lookAgain(), POLL_MS);
+    document.addEventListener('visibilitychange', () => this.#lookAgain());
+  }
+
+  /** Exchanges the token, which works once, for the key. */
+  async #signIn() {
+    const end = await new Latest().ask((signal) => ask('/page/sign-in', { body: { token: TOKEN }, signal }));
+    if (end.value) this.#use(end.value.key);
+    else this.setState({ fault: end.fault, asksForKey: true });
+  }
+
+  /** A link may hold choices that this service, or this page, does not know. */
+  componentDidCatch(error) {
+    if (this.state.hash === '') throw error;
+    const fault = new Fault('The address holds choices that are not known here.', { code: 'LINK' });
+    this.setState({ hash: '', fault });
+  }
+
+  #lookAgain() {
+    if (this.#looks.isBusy || document.visibilityState !== 'visible') return;
+    if (key.get() !== '' && !this.state.asksForKey) void this.#looks.now();
+  }
+
+  #use = (text) => {
+    key.set(text);
+    this.setState({ asksForKey: false, fault: undefined });
+    // What another key may see is not what this one may.
+    this.#looks.stop();
+    this.#looks = this.#newLooks();
+    void this.#looks.now();
+  };
+
+  render() {
+    const { facts, fault, hash, asksForKey } = this.state;
+    const { view, choices } = placeOf(hash);
+    const shown = view in VIEWS ? view : 'data';
+    const findings = facts ? findingsOf(facts.status, facts.datasets) : [];
+    const broken = findings.filter(({ weight }) => weight === 'bad').length;
+    document.title = `${broken > 0 ? '● ' : ''}${VIEWS[shown][0]} · Tidemark`;
+    const [, View] = VIEWS[shown];
+    return html`<header class="top">
+        <a class="brand" href="#data"><img src="page/mark.svg" alt="" width="28" height="28" /><span>Tidemark</span></a>
+        <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [title]]) => html`<a href=${`#${name}`} aria-current=${name === shown ? 'page' : undefined}>${title}</a>`)}<a href="docs">Reference</a></nav>
+        <div class="stand">${broken > 0 && html`<a class="fault" href="#data">${broken} need${broken === 1 ? 's' : ''} you</a>`}
+          <span id="updated" class=${fault && !fault.isKey ? 'fault' : 'faint'}>${this.#stand()}</span>
+          <button type="button" id="key-button" class="quiet" onClick=${() => this.setState({ asksForKey: true })}>Key</button></div>
+      </header>
+      <main id="main" tabindex="-1">${facts ? html`<${View} key=${`${shown} ${hash}`} view=${shown} facts=${facts} choices=${choices} />` : html`<p class="lead">${fault ? '' : 'Looking…'}</p>`}</main>
+      ${asksForKey && html`<${KeyDialog} fault=${fault?.isKey ? fault : undefined} onKey=${this.#use} onClose=${() => this.setState({ asksForKey: false })} />`}`;
+  }
+
+  #stand() {
+    const { facts, fault } = this.state;
     // A key without the scope does not get it by asking again.
-    showUpdated(error.code === 'AUTH_SCOPE_MISSING' ? error.message : `${error.message} Trying again.`, true);
-  } finally {
-    clearTimeout(timer);
-    if (looking === own) looking = undefined;
+    if (fault && !fault.isKey)
+      return ['AUTH_SCOPE_MISSING', 'LINK'].includes(fault.code) ? fault.message : `${fault.message} Trying again.`;
+    return facts ? `as of ${facts.status.at_utc.slice(11, 19)} UTC` : '';
   }
 }
 
-/** Facts that do not change while the page is open. @param {AbortSignal} signal */
-async function begin(signal) {
-  if (datasets) return;
-  datasets = await ask('/v1/datasets', { signal });
-  const select = byId('coverage-dataset');
-  fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
-  select.addEventListener('change', () => choose(select.value));
-  new Explorer(datasets);
-  new FrameBuilder(datasets);
-  showNoProof();
-}
-
-/**
- * @param {any} status
- * @param {AbortSignal} signal
- */
-async function refreshCoverage(status, signal) {
-  const changed = status.datasets.filter(({ dataset, coverage_version: version, partitions }) => {
-    const revision = `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`;
-    return coverages.get(dataset)?.revision !== revision;
-  });
-  await Promise.all(
-    changed.map(async ({ dataset, coverage_version: version, partitions: { quarantined, published, publishing } }) => {
-      // The answer states proved partitions as stretches. The page asks for the few others by state.
-      const states = Object.entries({ quarantined, published, publishing }).filter(([, count]) => count > 0);
-      const asked = states.length === 0 ? ['quarantined'] : states.map(([state]) => state);
-      const answers = await Promise.all(
-        asked.map((state) => ask(`/v1/coverage/${dataset}?state=${state}&limit=1000`, { signal })),
-      );
-      coverages.set(dataset, {
-        revision: `${version} ${quarantined} ${published} ${publishing}`,
-        answer: { ...answers[0], partitions: answers.flatMap(({ partitions }) => partitions) },
-      });
-      if (dataset === chosen) calendar.show(coverages.get(dataset).answer);
-    }),
-  );
-  if (chosen !== '') return;
-  // The page opens on a dataset that needs the operator, else on one with rows.
-  const troubled = ({ partitions: { quarantined, missing } }) => quarantined + missing > 0;
-  const first = status.datasets.find(troubled) ?? status.datasets.find(({ rows }) => rows > 0) ?? status.datasets[0];
-  choose(first.dataset);
-}
-
-function choose(dataset) {
-  if (dataset !== chosen) showNoProof();
-  chosen = dataset;
-  byId('coverage-dataset').value = dataset;
-  const held = coverages.get(dataset);
-  if (held) calendar.show(held.answer);
-}
-
-/** @param {any} status */
-function show(status) {
-  showNow(status, {
-    coverageOf: (dataset) => coverages.get(dataset)?.answer,
-    onDataset: choose,
-    titleOf: (dataset) => datasets.datasets.find((one) => one.key === dataset).title,
-  });
-  showWork(status);
-}
-
-function showUpdated(text, isFault = false) {
-  const line = byId('updated');
-  line.textContent = text;
-  line.classList.toggle('fault', isFault);
-}
-
-void look();
-setInterval(() => {
-  if (looking || document.visibilityState !== 'visible') return;
-  if (key.get() !== '' && !byId('key-dialog').open) void look();
-}, POLL_MS);
-document.addEventListener('visibilitychange', () => {
-  if (document.visibilityState === 'visible' && datasets && !looking) void look();
-});
+render(html`<${Page} />`, document.getElementById('page'));

@@ -1,85 +1,75 @@
 /** The proof of a day: its partitions, the values that prove them, and links down to the source's own bytes. */
-import { ask } from './api.js';
-import { byId, fill, h } from './dom.js';
+import { ask, Latest } from './api.js';
 import { counted, minute, moment, shortened, size, whole } from './format.js';
-import { problem } from './problem.js';
+import { Badge, Component, html, Problem } from './view.js';
 
 /** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
 const SHOWN = 20;
-/** Ends the request whose answer would come after another day, or none, was chosen. */
-let looking = new AbortController();
 
-export function showNoProof() {
-  looking.abort();
-  fill(
-    byId('proof'),
-    h(
-      'div',
-      { class: 'empty' },
-      h('b', {}, 'Choose a day.'),
-      h(
-        'p',
-        {},
-        'It shows what its rows were proved by: the source’s document, counts and digests, and every event’s own bytes.',
-      ),
-    ),
-  );
-}
+export class Proof extends Component {
+  #latest = new Latest();
+  #asked = '';
+  state = { end: undefined };
 
-/**
- * @param {any} coverage
- * @param {{ from: number, to: number }} window
- * @param {{ day: string, state: string }} chosen
- * @param {string | undefined} source
- */
-export async function showProof({ dataset }, window, { day, state }, source) {
-  looking.abort();
-  looking = new AbortController();
-  const { signal } = looking;
-  const box = byId('proof');
-  fill(box, h('h3', {}, day), h('p', { class: 'faint' }, 'Looking…'));
-  // On a narrow screen the proof is below the calendar.
-  if (box.getBoundingClientRect().top > innerHeight * 0.8) box.scrollIntoView({ block: 'center' });
-  const query = new URLSearchParams({ from: iso(window.from), to: iso(window.to), limit: '200' });
-  try {
-    const { partitions: all, next_cursor: more } = await ask(`/v1/coverage/${dataset}?${query}`, { signal });
-    if (signal.aborted) return;
-    const partitions = all.filter((one) => source === undefined || one.source_id === source);
-    fill(
-      box,
-      h('h3', {}, day),
-      partitions.length === 0 ? none(state) : h('p', { class: 'faint' }, said(partitions.length, more)),
-      ...partitions
-        .slice(0, SHOWN)
-        .map((one, index) => partition(dataset, one, partitions.length === 1 || index === 0)),
-    );
-  } catch (error) {
-    if (signal.aborted) return;
-    fill(box, h('h3', {}, day), problem(error));
+  componentDidMount() {
+    void this.#look();
+  }
+
+  componentDidUpdate() {
+    void this.#look();
+  }
+
+  componentWillUnmount() {
+    this.#latest.stop();
+  }
+
+  async #look() {
+    const { dataset, chosen } = this.props;
+    const asked = chosen ? `${dataset} ${chosen.day} ${chosen.state}` : '';
+    if (asked === this.#asked) return;
+    this.#asked = asked;
+    this.#latest.stop();
+    this.setState({ end: undefined });
+    if (!chosen) return;
+    // On a narrow screen the proof is below the calendar.
+    if (this.box.getBoundingClientRect().top > innerHeight * 0.8) this.box.scrollIntoView({ block: 'center' });
+    const [from, to] = [chosen.window.from, chosen.window.to].map((ms) => new Date(ms).toISOString());
+    const query = new URLSearchParams({ from, to, limit: '200' });
+    const end = await this.#latest.ask((signal) => ask(`/v1/coverage/${dataset}?${query}`, { signal }));
+    if (end) this.setState({ end });
+  }
+
+  render() {
+    const { chosen } = this.props;
+    return html`<div ref=${(box) => {
+      this.box = box;
+    }}>${chosen ? html`<h2>${chosen.day}</h2>${this.#shown()}` : html`<div class="empty"><b>Choose a day.</b><p>It shows what its rows were proved by: the source’s document, counts and digests, and every event’s own bytes.</p></div>`}</div>`;
+  }
+
+  #shown() {
+    const { dataset, chosen, source } = this.props;
+    const { end } = this.state;
+    if (!end) return html`<p class="faint">Looking…</p>`;
+    if (end.fault) return html`<${Problem} fault=${end.fault} />`;
+    const partitions = end.value.partitions.filter((one) => source === undefined || one.source_id === source);
+    const more = `${end.value.next_cursor ? ' and more' : ''}${partitions.length > SHOWN ? `, the first ${SHOWN} shown` : ''}`;
+    const said = `${counted(partitions.length, 'partition')}${more}`;
+    return html`${partitions.length === 0 ? html`<${NoPartition} state=${chosen.state} />` : html`<p class="faint">${said}</p>`}
+      ${partitions.slice(0, SHOWN).map((one, at) => html`<${Partition} key=${one.partition} dataset=${dataset} one=${one} isOpen=${at === 0} />`)}`;
   }
 }
 
-const said = (count, more) =>
-  `${counted(count, 'partition')}${more ? ' and more' : ''}${count > SHOWN ? `, the first ${SHOWN} shown` : ''}`;
+const NoPartition = ({ state }) =>
+  ['proved', 'empty', 'part'].includes(state)
+    ? html`<p>No partition begins or ends on this day: the one before it reaches over it, and what is here is proved.</p>`
+    : html`<p>No partition of this day is known. <span class="faint">If it is expected, <code>./tidemark backfill</code> brings it in.</span></p>`;
 
-/** @param {string} state */
-const none = (state) =>
-  state === 'proved' || state === 'part'
-    ? h(
-        'p',
-        {},
-        'No partition begins or ends on this day: the one before it reaches over it, and what is here is proved.',
-      )
-    : h(
-        'p',
-        {},
-        'No partition of this day is known. ',
-        h('span', { class: 'faint' }, 'If it is expected, ', h('code', {}, './tidemark backfill'), ' brings it in.'),
-      );
+const digest = (text) => html`<code title=${text}>${shortened(text)}</code>`;
 
-const iso = (ms) => new Date(ms).toISOString();
+const Facts = ({ facts }) =>
+  html`<dl>${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
-function partition(dataset, one, isOpen) {
+function Partition({ dataset, one, isOpen }) {
   const facts = [
     ['Window', one.start_utc && `${moment(one.start_utc)} to ${moment(one.end_utc)}`],
     ['Rows', one.rows === null ? null : whole(one.rows)],
@@ -94,73 +84,50 @@ function partition(dataset, one, isOpen) {
     ['Source', one.synthetic ? 'sample: made here, no source published it' : one.source_id],
   ];
   const isProved = one.state === 'proved';
-  return h(
-    'details',
-    { class: 'partition', open: isOpen },
-    h(
-      'summary',
-      {},
-      h('code', {}, one.partition),
-      h('span', { class: `badge ${isProved ? 'good' : one.state === 'quarantined' ? 'bad' : ''}` }, one.state),
-    ),
-    one.reason && h('p', { class: 'notice bad' }, one.reason),
-    isProved &&
-      h(
-        'p',
-        {},
-        'What the database counted and hashed over its rows equals what was counted and hashed in the document.',
-      ),
-    h(
-      'dl',
-      {},
-      ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]),
-    ),
-    isProved && one.first_offset !== null && bytesButton(dataset, one),
-  );
+  const tone = isProved ? 'good' : one.state === 'quarantined' ? 'bad' : '';
+  return html`<details class="partition" open=${isOpen}><summary><code>${one.partition}</code><${Badge} tone=${tone}>${one.state}<//></summary>
+    ${one.reason && html`<p class="notice bad">${one.reason}</p>`}
+    ${isProved && html`<p>What the database counted and hashed over its rows equals what was counted and hashed in the document.</p>`}
+    <${Facts} facts=${facts} />
+    ${isProved && one.first_offset !== null && html`<${Bytes} dataset=${dataset} one=${one} />`}
+  </details>`;
 }
 
-const digest = (text) => h('code', { title: text }, shortened(text));
+/** The first event of a partition as the source sent it. */
+class Bytes extends Component {
+  #latest = new Latest();
+  state = { end: undefined, isReading: false };
 
-function bytesButton(dataset, { partition: key, first_offset: offset }) {
-  const box = h('div', {});
-  const button = h('button', { type: 'button', class: 'quiet' }, 'Its first event, from the log');
-  button.addEventListener('click', async () => {
-    fill(box, h('p', { class: 'faint' }, 'Reading the log…'));
-    try {
-      const event = await ask(
-        `/v1/lineage/${dataset}/${encodeURIComponent(offset)}?${new URLSearchParams({ partition: key })}`,
-      );
-      fill(box, event_(event));
-    } catch (error) {
-      fill(box, problem(error));
-    }
-  });
-  return h('div', { class: 'bytes' }, button, box);
+  componentWillUnmount() {
+    this.#latest.stop();
+  }
+
+  async #read() {
+    const { dataset, one } = this.props;
+    this.setState({ isReading: true });
+    const query = new URLSearchParams({ partition: one.partition });
+    const path = `/v1/lineage/${dataset}/${encodeURIComponent(one.first_offset)}?${query}`;
+    const end = await this.#latest.ask((signal) => ask(path, { signal }));
+    if (end) this.setState({ end, isReading: false });
+  }
+
+  render() {
+    const { end, isReading } = this.state;
+    return html`<div class="bytes"><button type="button" class="quiet" onClick=${() => this.#read()}>Its first event, from the log</button>
+      ${isReading && html`<p class="faint">Reading the log…</p>`}
+      ${end?.fault && html`<${Problem} fault=${end.fault} />`}${end?.value && html`<${Event} event=${end.value} />`}</div>`;
+  }
 }
 
-function event_({ event_id: id, payload_raw: payload, payload_sha256_raw: sha256, frame }) {
+function Event({ event: { event_id: id, payload_raw: payload, payload_sha256_raw: sha256, frame } }) {
+  const { stream, stream_sequence: sequence, position, rows } = frame;
   const facts = [
-    ['Event', h('code', {}, id)],
+    ['Event', html`<code>${id}</code>`],
     ['Its sha256', digest(sha256)],
-    [
-      'Stream',
-      `${frame.stream}, message ${whole(frame.stream_sequence)}, event ${whole(frame.position)} of ${whole(frame.rows)}`,
-    ],
+    ['Stream', `${stream}, message ${whole(sequence)}, event ${whole(position)} of ${whole(rows)}`],
   ];
-  const text = payload.utf8 ?? `${payload.base64.slice(0, 400)}${payload.base64.length > 400 ? '…' : ''}`;
-  return h(
-    'div',
-    {},
-    h('dl', {}, ...facts.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])),
-    h(
-      'p',
-      { class: 'faint' },
-      `The source’s own ${counted(payload.bytes, 'byte')}${payload.utf8 === null ? ', in base64' : ''}:`,
-    ),
-    h(
-      'pre',
-      { tabindex: 0, 'aria-label': 'Bytes of the event' },
-      text.length > 2000 ? `${text.slice(0, 2000)}…` : text,
-    ),
-  );
+  const text = payload.utf8 ?? payload.base64;
+  return html`<${Facts} facts=${facts} />
+    <p class="faint">The source’s own ${counted(payload.bytes, 'byte')}${payload.utf8 === null && ', in base64'}:</p>
+    <pre tabindex="0" aria-label="Bytes of the event">${text.length > 2000 ? `${text.slice(0, 2000)}…` : text}</pre>`;
 }

@@ -1,4 +1,4 @@
-/** Builds a request from the explorer's choices, and the same request as commands. This file does not use the DOM. */
+/** Requests of the explorer's choices, the frame builder's and the first screen's. This file does not use the DOM. */
 
 /**
  * @typedef {{
@@ -61,42 +61,70 @@ function scalar(text, dtype) {
   return Number.isFinite(value) && isExact ? value : text;
 }
 
-/**
- * @param {{ path: string, body: object }} request
- * @param {string} origin
- */
-export function curlOf({ path, body }, origin) {
-  const text = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl -s "${origin}${path}" \\\n  -H "X-API-Key: $TIDEMARK_KEY" \\\n  -d '${text}'`;
+/** The columns that pictures and the frame builder begin with: a field, and of a dataset with series the metric. */
+const FAVOURITES = {
+  etf_daily_metrics: ['metric_value_float', 'btc_units'],
+  macro_series_metrics: ['metric_value_float', 'treasury_yield_10y'],
+};
+
+/** The fields that a frame takes of a dataset, each once. @param {any} dataset */
+export function frameFieldsOf({ modes }) {
+  const fields = [...modes.native.fields, ...modes.aligned_1s.fields].filter(({ aggregates }) => aggregates.length > 0);
+  return [...new Map(fields.map((field) => [field.name, field])).values()];
 }
 
 /**
- * @param {{ path: string, body: object }} request
+ * The column of a dataset that says most at a glance; undefined where a frame takes none of it.
  * @param {any} dataset
- * @param {string} origin
  */
-export function clientOf({ path, body }, dataset, origin) {
-  const method = `get_${dataset.key}`;
-  const name = path === dataset.klines_path ? method.replace(/_trades$/, '_klines') : method;
-  return clientCode(origin, `${name}(${literal(body)})`);
+export function favouriteOf(dataset) {
+  const [field, metric] = FAVOURITES[dataset.key] ?? [];
+  const floats = frameFieldsOf(dataset).filter(({ dtype }) => dtype === 'float64');
+  const chosen = field ?? (dataset.klines_path ? 'price' : (floats.find(({ unit }) => unit) ?? floats[0])?.name);
+  if (chosen === undefined) return undefined;
+  const at = dataset.series.findIndex(({ metric_name: name }) => name === metric);
+  return { dataset, field: chosen, aggregate: 'last', series: dataset.series[at], at };
+}
+
+/** Grids and lengths of pictures: a week of hours of what comes by the minute, and a quarter of days of what comes by the day. */
+const BY_HOUR = { grid: '1h', n_rows: 168, said: 'by the hour' };
+const BY_DAY = { grid: '1d', n_rows: 90, said: 'by the day' };
+
+/**
+ * A small frame of the newest values of a dataset; undefined where there are none, or none may be read.
+ * @param {any} dataset
+ */
+export function sparkOf(dataset) {
+  const column = favouriteOf(dataset);
+  if (!column || dataset.availability.rows === 0 || dataset.rights.refused_with) return undefined;
+  const { said, ...window } = dataset.series.length > 0 ? BY_DAY : BY_HOUR;
+  const name = column.series?.metric_name ?? column.field;
+  return {
+    body: { columns: [{ ...columnOf(column), name: 'value' }], ...window },
+    label: `${name} of ${dataset.key}, the newest values ${said}`,
+    said: `${name}, ${said}`,
+    steps: dataset.klines_path === null,
+  };
 }
 
 /**
- * @param {{ path: string, body: object }} request
- * @param {string} origin
+ * The last rows of a dataset, as they are.
+ * @param {any} dataset
+ * @param {number} count
  */
-export function pythonOf({ path, body }, origin) {
-  return `import os, requests
+export const takeOf = ({ historical_path: path }, count) => ({ path, body: { n_latest_rows: count } });
 
-answer = requests.post(
-    "${origin}${path}",
-    headers={"X-API-Key": os.environ["TIDEMARK_KEY"]},
-    json=${pythonLiteral(body)},
-)
-if not answer.ok:
-    raise SystemExit(answer.json()["detail"])
-print(answer.json()["row_count"])`;
-}
+/** @param {{ dataset: any, series: any, field: string, aggregate: string }} column */
+const columnOf = ({ dataset, series, field, aggregate }) => ({
+  dataset: dataset.key,
+  field,
+  ...(series && {
+    filter: Object.entries(series)
+      .filter(([name]) => !name.endsWith('_json'))
+      .map(([name, value]) => ({ field: name, op: 'eq', value })),
+  }),
+  ...(dataset.klines_path !== null && aggregate !== 'last' && { aggregate }),
+});
 
 /**
  * A frame of the builder's choices. Names follow from what the columns are.
@@ -122,17 +150,7 @@ export function frameRequestOf({ columns, grid, window, count, from, to, row, pr
   }
   const end = to === '' ? '' : new Date(Date.parse(to) + DAY_MS).toISOString();
   const body = {
-    columns: columns.map(({ dataset, series, field, aggregate }, index) => ({
-      name: names[index],
-      dataset: dataset.key,
-      field,
-      ...(series && {
-        filter: Object.entries(series)
-          .filter(([name]) => !name.endsWith('_json'))
-          .map(([name, value]) => ({ field: name, op: 'eq', value })),
-      }),
-      ...(dataset.klines_path !== null && aggregate !== 'last' && { aggregate }),
-    })),
+    columns: columns.map((column, index) => ({ name: names[index], ...columnOf(column) })),
     grid,
     ...(window === 'latest' ? { n_rows: count } : { time_range: [from === '' ? '' : `${from}T00:00:00Z`, end] }),
     ...(row && { as_of: 'row' }),
@@ -148,59 +166,3 @@ function columnName({ dataset, series, field, aggregate }) {
   const exchange = dataset.key.replace(/^exchange_|_spot_trades$/g, '');
   return `${exchange}_${field === 'price' ? ({ first: 'open', last: 'close', min: 'low', max: 'high' }[aggregate] ?? aggregate) : field}`;
 }
-
-/**
- * @param {{ path: string, body: object }} request
- * @param {string} origin
- */
-export const frameClientOf = ({ body }, origin) => clientCode(origin, `frame(${literal(body)})`);
-
-/**
- * @param {{ path: string, body: object }} request
- * @param {string} origin
- */
-export function framePythonOf({ path, body }, origin) {
-  return `import os, polars as pl, requests
-
-answer = requests.post(
-    "${origin}${path}",
-    headers={
-        "X-API-Key": os.environ["TIDEMARK_KEY"],
-        "Accept": "application/vnd.apache.arrow.stream",
-    },
-    json=${pythonLiteral(body)},
-)
-if not answer.ok:
-    raise SystemExit(answer.json()["detail"])
-print(pl.read_ipc_stream(answer.content))`;
-}
-
-/**
- * @param {string} origin
- * @param {string} call of the client
- */
-function clientCode(origin, call) {
-  const options = `{\n  baseUrl: '${origin}',\n  apiKey: process.env.TIDEMARK_KEY!,\n}`;
-  return `import { HistoricalData } from './client/index.ts';
-
-const data = new HistoricalData(${options});
-const { rows, warnings } = await data.${call};
-console.log(rows.length, warnings);`;
-}
-
-/** @param {object} value */
-function literal(value) {
-  const text = JSON.stringify(value, null, 2);
-  if (text === '{}') return '';
-  // JavaScript as people write it: names without quotes, and texts in single quotes where they hold none and escape nothing. Each
-  // text is matched as a whole, so that a quote which ends one is not taken for the beginning of another.
-  return text
-    .replaceAll(/^( *)"(\w+)":/gm, '$1$2:')
-    .replaceAll(/"((?:[^"\\]|\\.)*)"/g, (whole, inner) => (/['\\]/.test(inner) ? whole : `'${inner}'`));
-}
-
-/** @param {object} value */
-const pythonLiteral = (value) =>
-  JSON.stringify(value).replaceAll(/("(?:[^"\\]|\\.)*")|\b(true|false|null)\b/g, (whole, text, word) =>
-    text ? whole : { true: 'True', false: 'False', null: 'None' }[word],
-  );

@@ -1,121 +1,87 @@
-/** Shows an answer: candles or lines in a chart, and its rows as a table. */
-import { candleSeries, chartIn, colours, LineSeries } from './charts.js';
-import { byId, fill, h, table } from './dom.js';
+/** An answer: candles or lines in a chart, and its rows as a table. */
+import { CandleChart, LineChart } from './charts.js';
 import { counted, whole } from './format.js';
-import { candlesOf, linesOf, MOST_LINES, valueColumns } from './series.js';
+import { candlesOf, linesOf, MOST_LINES, timeOf, valueColumns } from './series.js';
+import { Badge, Component, html, Problem, Select, Table } from './view.js';
 
 /** The most rows that the table shows. */
 const SHOWN = 100;
-/** Colours that differ in light and in dark, and for most people who are colour-blind. */
-export const LINES = ['#2a8fa8', '#d9822b', '#7157d9', '#3d9a50', '#c2416b', '#8a6d3b', '#5b7c99', '#a05195'];
+/** It says what the latest rows are, and so is no remark on an answer to who asked for them. */
+const OF_LATEST = 'WINDOW_LATEST_ROWS_MUTABLE';
 
-/** @type {{ remove: () => void } | undefined} */
-let drawn;
+/** How many rows there are, and what the service remarks on them. */
+export const ResultHead = ({
+  value: { rows, isCut, synthetic, warnings },
+  ms,
+  children,
+}) => html`<p class="result-head">
+    <span><b>${counted(rows.length, 'row')}</b>${isCut && ' shown; there are more, which were not read'}, ${whole(ms)} ms ${synthetic && html`<${Badge}>sample<//>`}
+    ${warnings.some(({ code }) => code === OF_LATEST) && html`<span class="faint">the latest change as more is proved</span>`}</span>${children}</p>
+  ${warnings.filter(({ code }) => code !== OF_LATEST).map(({ code, message }) => html`<p class="notice warn"><b>${code}</b> ${message}</p>`)}
+  ${rows.length === 0 && html`<div class="empty"><b>No rows.</b></div>`}`;
 
-/**
- * @param {{ rows: any[], isCut: boolean, warnings: any[], synthetic: boolean, ms: number }} answer
- * @param {any} dataset
- * @param {'native' | 'aligned_1s'} mode
- */
-export function showResult(answer, dataset, mode) {
-  const { rows, warnings } = answer;
-  clearResult();
-  const chartBox = h('div', {});
-  const { fields } = dataset.modes[mode];
-  const candles = rows.length > 0 ? candlesOf(rows) : undefined;
-  const values = rows.length > 0 ? valueColumns(rows, fields) : [];
-  const choices = [...(candles ? ['candles'] : []), ...values];
-  const select = h('select', {}, ...choices.map((name) => h('option', { value: name }, name)));
-  const draw = () => drawn_(chartBox, /** @type {HTMLSelectElement} */ (select).value, { rows, candles, dataset });
-  select.addEventListener('change', draw);
-  fill(
-    byId('explorer-result'),
-    h(
-      'div',
-      { class: 'panel' },
-      h(
-        'p',
-        { class: 'result-head' },
-        h(
-          'span',
-          {},
-          h('b', {}, counted(rows.length, 'row')),
-          answer.isCut ? ' shown; there are more, which were not read' : '',
-          `, ${whole(answer.ms)} ms `,
-          answer.synthetic && h('span', { class: 'badge' }, 'sample'),
-        ),
-        choices.length > 0 && h('label', { class: 'draw' }, 'draw ', select),
-      ),
-      ...warnings.map(({ code, message }) => h('p', { class: 'notice warn' }, h('b', {}, code), ' ', message)),
-      rows.length === 0 && h('div', { class: 'empty' }, h('b', {}, 'No rows.')),
-      choices.length > 0 && chartBox,
-      rows.length > 0 && rowTable(rows, fields),
-    ),
-  );
-  if (choices.length > 0) draw();
+/** @param {string} choice */
+function drawingOf(choice, { rows, schema, dataset }) {
+  const time = timeOf(schema);
+  if (choice === 'candles') return candlesOf(rows, time);
+  const unit = schema.fields.find(({ name }) => name === choice)?.unit;
+  const all = linesOf(rows, choice, { time, keys: dataset.modes.aligned_1s.series_key, unit });
+  const steps = dataset.klines_path === null;
+  return { all: all.length, lines: all.slice(0, MOST_LINES).map((line) => ({ ...line, steps })) };
 }
 
-export function clearResult() {
-  drawn?.remove();
-  drawn = undefined;
-  fill(byId('explorer-result'));
+export class Result extends Component {
+  state = { drawn: undefined };
+
+  /** Computed once for an answer: charts are drawn anew when their data is another. */
+  #drawings = new Map();
+
+  shouldComponentUpdate({ value }) {
+    if (value !== this.props.value) this.#drawings.clear();
+    return true;
+  }
+
+  #of(choice) {
+    const { value, schema, dataset } = this.props;
+    if (!this.#drawings.has(choice)) {
+      this.#drawings.set(choice, drawingOf(choice, { rows: value.rows, schema, dataset }));
+    }
+    return this.#drawings.get(choice);
+  }
+
+  render() {
+    const { fault, value, schema, dataset } = this.props;
+    if (fault) return html`<${Problem} fault=${fault} />`;
+    const { rows } = value;
+    const choices = [...(candlesOf(rows, timeOf(schema)) ? ['candles'] : []), ...valueColumns(rows, schema.fields)];
+    const choice = choices.includes(this.state.drawn) ? this.state.drawn : choices[0];
+    return html`<div class="panel"><${ResultHead} ...${this.props}>
+        ${choices.length > 0 && html`<span class="draw"><${Select} label="draw" name="draw" value=${choice} options=${choices} onChange=${(drawn) => this.setState({ drawn })} /></span>`}<//>
+      ${choice && this.#chart(choice, dataset)}
+      ${rows.length > 0 && html`<${RowTable} rows=${rows} fields=${schema.fields} caption="Rows of the answer" />`}
+    </div>`;
+  }
+
+  #chart(choice, { key }) {
+    const drawn = this.#of(choice);
+    if (choice === 'candles')
+      return html`<${CandleChart} points=${drawn} label=${`${drawn.candles.length} candles of ${key}`} />`;
+    if (drawn.all === 0) return html`<p class="faint">Without its time a row cannot be drawn.</p>`;
+    const rest = drawn.all - drawn.lines.length;
+    return html`<${LineChart} lines=${drawn.lines} label=${`${choice} of ${key} over time`} />
+      ${rest > 0 && html`<p class="faint">and ${whole(rest)} more series: a filter chooses.</p>`}`;
+  }
 }
 
-function drawn_(box, choice, { rows, candles, dataset }) {
-  drawn?.remove();
-  fill(box);
-  const label =
-    choice === 'candles'
-      ? `${candles.candles.length} candles of ${dataset.key}`
-      : `${choice} of ${dataset.key} over time`;
-  const plotBox = h('div', { class: 'chart tall' });
-  box.append(plotBox);
-  const plot = chartIn(plotBox, { height: 340, label, seconds: true, scroll: false });
-  drawn = plot;
-  if (choice === 'candles') candleSeries(plot).show(candles);
-  else lineChart(plot, box, linesOf(rows, choice, dataset.modes.aligned_1s.series_key));
-  plot.chart.timeScale().fitContent();
-}
-
-function lineChart(plot, box, lines) {
-  const shown = lines.slice(0, MOST_LINES);
-  shown.forEach(({ points }, index) => {
-    const color = shown.length === 1 ? colours().line : LINES[index];
-    plot.chart
-      .addSeries(LineSeries, { color, lineWidth: 2, priceLineVisible: false, pointMarkersVisible: points.length < 60 })
-      .setData(points);
-  });
-  if (lines.length < 2) return;
-  const more =
-    lines.length > shown.length ? h('span', { class: 'faint' }, `and ${whole(lines.length - shown.length)} more`) : '';
-  const keys = shown.map(({ name }, index) => {
-    const swatch = h('i', {});
-    swatch.style.background = LINES[index];
-    return h('span', {}, swatch, name);
-  });
-  box.append(h('p', { class: 'legend lines' }, ...keys, more));
-}
-
-function rowTable(rows, fields) {
+export function RowTable({ rows, fields, caption }) {
   const names = Object.keys(rows[0]);
-  const isNumber = (name) => rows.some((row) => typeof row[name] === 'number');
   const unitOf = (name) => fields.find((field) => field.name === name)?.unit;
-  const shown = rows.slice(-SHOWN);
-  const text = (value) =>
+  const isNumber = (name) => rows.some((row) => typeof row[name] === 'number');
+  const cell = (value) =>
     value === null
-      ? h('span', { class: 'faint' }, 'null')
-      : h('span', { class: 'cell', title: String(value).length > 40 ? String(value) : null }, String(value));
-  return h(
-    'div',
-    {},
-    rows.length > SHOWN && h('p', { class: 'faint' }, `The last ${SHOWN} of them:`),
-    table({
-      caption: 'Rows of the answer',
-      columns: names.map((name) => ({
-        name: unitOf(name) ? `${name} (${unitOf(name)})` : name,
-        number: isNumber(name),
-      })),
-      rows: shown.map((row) => names.map((name) => text(row[name]))),
-    }),
-  );
+      ? html`<span class="faint">null</span>`
+      : html`<span class="cell" title=${String(value).length > 40 ? String(value) : undefined}>${String(value)}</span>`;
+  return html`${rows.length > SHOWN && html`<p class="faint">The last ${SHOWN} of them:</p>`}
+    <${Table} caption=${caption} kind="rows" columns=${names.map((name) => [unitOf(name) ? `${name} (${unitOf(name)})` : name, isNumber(name) ? 'number' : undefined])}
+      rows=${rows.slice(-SHOWN).map((row) => names.map((name) => cell(row[name])))} />`;
 }

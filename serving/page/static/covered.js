@@ -1,0 +1,63 @@
+/** The coverage of a dataset, asked for again when the status says that it is another. */
+import { ask, Latest } from './api.js';
+import { Component, html, Problem } from './view.js';
+
+/** @param {any} facts @param {string} key of a dataset */
+const revisionOf = ({ status }, key) => {
+  const { coverage_version: version, partitions } = status.datasets.find(({ dataset }) => dataset === key);
+  return {
+    partitions,
+    revision: `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`,
+  };
+};
+
+export class Covered extends Component {
+  #latest = new Latest();
+  #revision = '';
+  /** After a fault the next look at the service asks again. */
+  #failedAt;
+  state = { coverage: undefined, fault: undefined };
+
+  componentDidMount() {
+    void this.#look();
+  }
+
+  componentDidUpdate() {
+    void this.#look();
+  }
+
+  componentWillUnmount() {
+    this.#latest.stop();
+  }
+
+  async #look() {
+    const { facts, dataset } = this.props;
+    const { revision, partitions } = revisionOf(facts, dataset.key);
+    if (revision === this.#revision || facts === this.#failedAt) return;
+    this.#revision = revision;
+    // The answer states proved partitions as stretches. The page asks for the few others by state.
+    const states = ['quarantined', 'published', 'publishing'].filter((state) => partitions[state] > 0);
+    const asked = states.length === 0 ? ['quarantined'] : states;
+    const end = await this.#latest.ask((signal) =>
+      Promise.all(asked.map((state) => ask(`/v1/coverage/${dataset.key}?state=${state}&limit=1000`, { signal }))),
+    );
+    if (!end) return;
+    const answers = end.value;
+    if (answers)
+      this.setState({
+        coverage: { ...answers[0], partitions: answers.flatMap((one) => one.partitions) },
+        fault: undefined,
+      });
+    else {
+      this.#revision = '';
+      this.#failedAt = facts;
+      this.setState({ fault: end.fault });
+    }
+  }
+
+  render() {
+    const { coverage, fault } = this.state;
+    if (coverage) return this.props.view(coverage);
+    return fault ? html`<${Problem} fault=${fault} />` : html`<p class="faint">Looking…</p>`;
+  }
+}

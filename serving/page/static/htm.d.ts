@@ -1,0 +1,3 @@
+/** The service answers this path with the package's own file (serving/routes/page.ts). */
+import htm from 'htm';
+export default htm;

@@ -1,0 +1,87 @@
+/** What the page's charts, calendar and links make of answers. */
+import { expect, test } from 'vitest';
+import { daysOf, rowDaysRequest } from '../../serving/page/static/days.js';
+import { findingsOf } from '../../serving/page/static/findings.js';
+import { hashOf, placeOf } from '../../serving/page/static/place.js';
+import { candlesOf, linesOf, timeOf } from '../../serving/page/static/series.js';
+
+const field = (name: string, dtype: string) => ({ name, dtype });
+const ETF = {
+  order: ['observed_at_utc', 'source_id'],
+  fields: [
+    field('metric_value_string', 'string'),
+    field('metric_value_float', 'float64'),
+    field('observed_at_utc', 'timestamp_utc'),
+    field('ingested_at_utc', 'timestamp_utc'),
+  ],
+};
+
+test('a metric whose text looks like a time was taken for the time of the row, so that charts stood on "Invalid Date"', () => {
+  expect(timeOf(ETF)).toBe('observed_at_utc');
+  const row = (metric: string, unit: string, text: string, value: number | null) => ({
+    metric_name: metric,
+    metric_unit: unit,
+    metric_value_string: text,
+    metric_value_float: value,
+    observed_at_utc: '2024-01-02T00:00:00.000Z',
+  });
+  const rows = [row('at', 'UTC', '2024-01-01T00:00:00Z', null), row('a', 'USD', '2', 2), row('b', 'BTC', '3', 3)];
+  const lines = linesOf(rows, 'metric_value_float', { time: 'observed_at_utc', keys: ['metric_name'] });
+  const time = Date.parse('2024-01-02') / 1000;
+  expect(lines).toEqual([
+    { name: 'a', unit: 'USD', points: [{ time, value: 2 }] },
+    { name: 'b', unit: 'BTC', points: [{ time, value: 3 }] },
+  ]);
+});
+
+test('rows without a whole candle are not drawn as candles', () => {
+  expect(candlesOf([{ datetime: '2024-01-01T00:00:00Z', open: 1 }], 'datetime')).toBe(undefined);
+});
+
+test('proved days without rows were shown as those with rows', () => {
+  const DAY = 86_400_000;
+  const from = Date.parse('2024-01-01');
+  const proved = [{ source_id: 's', start_utc: '2024-01-01T00:00:00Z', through_utc: '2024-01-04T00:00:00Z' }];
+  const coverage = { partition_kind: 'height', proved, gaps: [], partitions: [] };
+  const states = (withRows?: Set<string>) => {
+    const { stateOf } = daysOf(coverage, undefined, withRows);
+    return [0, 1, 2, 3].map((day) => stateOf(from + day * DAY));
+  };
+  expect(states()).toEqual(['proved', 'proved', 'proved', 'none']);
+  expect(states(new Set(['2024-01-01', '2024-01-03']))).toEqual(['proved', 'empty', 'proved', 'none']);
+});
+
+test('which days have rows is asked for where a day is no partition of its own', () => {
+  const native = { order: ['observed_at_utc'], fields: [{ name: 'height', aggregates: ['last'] }] };
+  const modes = { native, aligned_1s: { fields: [] } };
+  const dataset = { key: 'd', partition_kind: 'height', series: [], modes, historical_path: '/h' };
+  const window = { from: Date.parse('2024-01-01'), to: Date.parse('2025-01-01') };
+  expect(rowDaysRequest({ ...dataset, partition_kind: 'file_day' }, window)).toBe(undefined);
+  expect(rowDaysRequest(dataset, window)).toMatchObject({
+    path: '/v1/frame',
+    body: { columns: [{ dataset: 'd', field: 'height', max_age: '1d' }], grid: '1d' },
+  });
+  const body = { fields: ['observed_at_utc'], start_date: '2024-01-01', end_date: '2024-12-31' };
+  const metrics = { ...dataset, series: [{ source_id: 's' }] };
+  expect(rowDaysRequest(metrics, window)).toEqual({ path: '/h', body, time: 'observed_at_utc' });
+  const filters = [{ field: 'source_id', op: 'eq', value: 's' }];
+  expect(rowDaysRequest(metrics, window, 's')).toMatchObject({ body: { ...body, filters } });
+});
+
+test('an address leads to the choices that it was made of', () => {
+  const choices = { dataset: 'd', filters: '[{"value":"a&b=c #?"}]', count: '5' };
+  expect(placeOf(hashOf('explore', { ...choices, fields: '', strict: false }))).toEqual({ view: 'explore', choices });
+  expect(placeOf('')).toEqual({ view: '', choices: {} });
+});
+
+test('all was green while a dataset with rows was refused', () => {
+  const status = { checks: {}, log_fault: null, datasets: [], runs: [], queues: [] };
+  const dataset = { key: 'd', rights: { refused_with: 'QUERY_RIGHTS_INGEST_ONLY' }, availability: { rows: 1 } };
+  expect(findingsOf(status, [dataset])).toMatchObject([
+    { weight: 'warn', text: 'd is not served: QUERY_RIGHTS_INGEST_ONLY.' },
+  ]);
+  expect(findingsOf(status, [dataset, { ...dataset, key: 'e' }])).toMatchObject([
+    { text: 'd, e are not served: QUERY_RIGHTS_INGEST_ONLY.' },
+  ]);
+  expect(findingsOf(status, [{ ...dataset, rights: { refused_with: null } }])).toEqual([]);
+});
