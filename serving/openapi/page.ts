@@ -56,7 +56,11 @@ const scrolling = (label: string): Html => html`role="region" aria-label="${labe
 export const STYLE_PATH = '/docs/docs.css';
 export const SCRIPT_PATH = '/docs/docs.js';
 
+/** Relative to /docs, so that the page works behind a path prefix. */
+const relative = (path: string): string => path.slice(1);
+
 export function docsPage(routes: readonly Documented[], about: About): string {
+  const shown: Shown = new Map();
   const tags = Object.entries(TAGS).map(([tag, title]) => ({
     tag,
     title,
@@ -71,12 +75,14 @@ export function docsPage(routes: readonly Documented[], about: About): string {
 <meta name="color-scheme" content="light dark">
 <title>${about.title}</title>
 <link rel="icon" href="data:,">
-<link rel="stylesheet" href="${STYLE_PATH}">
-<script src="${SCRIPT_PATH}" defer></script>
+<link rel="stylesheet" href="${relative(STYLE_PATH)}">
+<script src="${relative(SCRIPT_PATH)}" defer></script>
 </head>
 <body>
 <nav aria-label="Contents">
 <a class="home" href="#top">${about.title}</a>
+<label class="search" hidden>Search <input type="search" placeholder="route, field or code" autocomplete="off"></label>
+<p id="found" role="status"></p>
 ${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${tag}</h2><ul>${own.map(link)}</ul>`))}
 <h2>reference</h2>
 <ul><li><a href="#datasets">Datasets</a></li><li><a href="#filters">Filters</a></li><li><a href="#problems">Problems</a></li></ul>
@@ -85,10 +91,10 @@ ${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${ta
 <h1>${about.title} <small>${about.version}</small></h1>
 ${paragraphs(about.description)}
 <section id="begin"><h2>Begin</h2>
-<p>Set these two variables, beside the service by <code>eval "$(./tidemark env)"</code>, then paste any command of this page. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
+<p>Set these two variables, beside the service by <code>eval "$(./tidemark env)"</code>, then paste any command of this page. The machine-readable form is <a href="openapi.json">/openapi.json</a>.</p>
 ${command('Commands to begin with', new Html('TIDEMARK_URL=<span data-origin>http://127.0.0.1:8080</span>\nTIDEMARK_KEY=…your key…'))}
 </section>
-${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map(operation)}</section>`))}
+${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map((one) => operation(one, shown))}</section>`))}
 <section id="datasets"><h2>Datasets</h2>
 <p>For what is available and proved, see <a href="#${anchorOf('GET', '/v1/datasets')}"><code>GET /v1/datasets</code></a>.</p>
 ${[...DATASETS.values()].map(datasetSection)}</section>
@@ -104,7 +110,7 @@ ${table(
 )}</section>
 <section id="problems"><h2>Problems</h2>
 <p>Every answer that is not 2xx is <code>application/problem+json</code>. Programs should check <code>code</code>, which does not change. Give <code>request_id</code> to the operator when you report a problem.</p>
-${problemTable('All problems', Object.keys(PROBLEMS) as ProblemCode[])}</section>
+${problemTable()}</section>
 </main>
 </body>
 </html>
@@ -119,25 +125,42 @@ function link({ route, doc }: Documented): Html {
 
 const shortPath = (path: string) => templateOf(path).replace(/^\/v1\//, '');
 
-function operation({ route, doc, problems }: Documented): Html {
+/** Tables of members that the page has shown, each with the route that it stands at. */
+type Shown = Map<string, { readonly anchor: string; readonly name: string }>;
+
+/** A table where the page shows it first, and from then on a link to it: many routes take and answer the same. */
+function once(
+  shown: Shown,
+  { route }: Documented,
+  [what, header, rows]: readonly ['Body' | 'Answer', readonly string[], Content[][]],
+): Html {
+  const name = `${route.method} ${templateOf(route.path)}`;
+  const text = textOf(rows);
+  const first = shown.get(text);
+  if (first) return html`<p>As of <a href="#${first.anchor}"><code>${first.name}</code></a>.</p>`;
+  if (rows.length > 0) shown.set(text, { anchor: anchorOf(route.method, route.path), name });
+  return table(`${what} of ${name}`, header, rows);
+}
+
+function operation(documented: Documented, shown: Shown): Html {
+  const { route, doc, problems } = documented;
   const [{ content, headers = {}, doc: answer }] = doc.answers;
   const name = `${route.method} ${templateOf(route.path)}`;
-  return html`<article id="${anchorOf(route.method, route.path)}">
-<h3><b class="method">${route.method}</b> <code>${templateOf(route.path)}</code></h3>
-<p class="summary">${prose(doc.summary)}</p>
+  return html`<details class="route" id="${anchorOf(route.method, route.path)}">
+<summary><h3><b class="method">${route.method}</b> <code>${templateOf(route.path)}</code></h3> <span>${prose(doc.summary)}</span></summary>
 ${paragraphs(doc.doc)}
 ${doc.examples.map((example) => html`<h4>${example.title}</h4>${command(`${name}: ${example.title}`, curlOf(route, example))}`)}
 ${parameterTable(`Parameters of ${name}`, { doc, problems })}
-${doc.body ? html`<h4>Body</h4>${propertyTable(`Body of ${name}`, schemaOf(doc.body, 'input'))}` : NOTHING}
+${doc.body ? html`<h4>Body</h4>${once(shown, documented, ['Body', ['key', 'takes', 'what it is'], propertyRows(schemaOf(doc.body, 'input'))])}` : NOTHING}
 <h4>Answer</h4><p>${prose(answer)} ${prose(
     Object.keys(content)
       .map((type) => `\`${type}\``)
       .join(', '),
   )}</p>
-${answerTable(`Answer of ${name}`, doc)}
+${once(shown, documented, ['Answer', ['member', 'type', 'what it is'], answerRows(doc)])}
 ${Object.entries(headers).map(([name, what]) => html`<p><code>${name}</code>: ${prose(what)}</p>`)}
-<details><summary>Problems it may answer with</summary>${problemTable(`Problems of ${name}`, problems)}</details>
-</article>`;
+<h4>Problems</h4><p class="codes">${problems.map((code) => html`<a href="#${code}"><code>${code}</code></a> `)}</p>
+</details>`;
 }
 
 /** Text to paste, with a copy button. */
@@ -167,9 +190,6 @@ interface Properties {
   readonly required?: readonly string[];
 }
 
-const propertyTable = (label: string, schema: JsonSchema): Html =>
-  table(label, ['key', 'takes', 'what it is'], propertyRows(schema));
-
 function propertyRows({ properties = {}, required = [] }: Properties): Content[][] {
   return Object.entries(properties).map(([name, schema]) => [
     html`<code>${name}</code>`,
@@ -179,16 +199,15 @@ function propertyRows({ properties = {}, required = [] }: Properties): Content[]
 }
 
 /** The members of a JSON answer, if it has named ones. */
-function answerTable(label: string, { answers }: RouteDoc): Html {
+function answerRows({ answers }: RouteDoc): Content[][] {
   const json = answers[0].content['application/json'];
-  if (!json) return NOTHING;
+  if (!json) return [];
   const { properties = {} } = schemaOf(json, 'output') as Properties;
-  const rows = Object.entries(properties).map(([name, schema]) => [
+  return Object.entries(properties).map(([name, schema]) => [
     html`<code>${name}</code>`,
     typeText(schema),
     prose(String(schema.description ?? '')),
   ]);
-  return table(label, ['member', 'type', 'what it is'], rows);
 }
 
 /** More choices than this are listed only in the OpenAPI document. */
@@ -212,14 +231,14 @@ function typeText(schema: JsonSchema): string {
   return typeof type === 'string' ? type : 'any';
 }
 
-function problemTable(label: string, codes: readonly ProblemCode[]): Html {
+function problemTable(): Html {
   return table(
-    label,
+    'All problems',
     ['code', 'status', 'meaning', 'try again after'],
-    codes.map((code) => {
+    (Object.keys(PROBLEMS) as ProblemCode[]).map((code) => {
       const { title, retryAfter }: ProblemKind = PROBLEMS[code];
       return [
-        html`<code>${code}</code>`,
+        html`<code id="${code}">${code}</code>`,
         statusesOf(code).join(', '),
         title,
         retryAfter === undefined ? '' : `${retryAfter} s`,

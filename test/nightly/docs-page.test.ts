@@ -45,17 +45,24 @@ givenTool(CHROMIUM).describe('/docs', () => {
       await page.goto(`${serving.url}/docs`);
       await page.getByRole('heading', { level: 1, name: /Tidemark/ }).waitFor();
       expect(await page.locator('[data-origin]').first().textContent()).toBe(serving.url);
-      const copy = page.locator('.command button').nth(1);
-      await copy.scrollIntoViewIfNeeded();
-      await copy.click();
-      const command = await page.locator('.command code').nth(1).textContent();
-      await expect.poll(() => page.evaluate('navigator.clipboard.readText()')).toBe(command);
-      await page.getByRole('link', { name: /POST raw\/query/ }).click();
-      await expect.poll(() => page.url()).toContain('#');
+      // Folded, it is a list of routes; it was 165,113 px on a phone.
       for (const width of [390, 1366]) {
         await page.setViewportSize({ width, height: 800 });
         await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
+        expect(await page.evaluate('document.documentElement.scrollHeight')).toBeLessThan(15_000);
       }
+      // A link opens what it leads to.
+      await page.getByRole('link', { name: /POST raw\/query/ }).click();
+      const route = page.locator('#post-v1-raw-query');
+      await route.locator('.command button').first().click();
+      const command = await route.locator('.command code').first().textContent();
+      await expect.poll(() => page.evaluate('navigator.clipboard.readText()')).toBe(command);
+      await page.getByRole('searchbox').fill('what COVERAGE/{dataset}');
+      await page.getByText(/^\d+ of \d+ parts$/).waitFor();
+      expect(await route.isVisible()).toBe(false);
+      expect(await page.locator('#get-v1-coverage-dataset').isVisible()).toBe(true);
+      await page.getByRole('searchbox').fill('');
+      await route.waitFor();
       expect(await nameless(page)).toEqual([]);
       expect(await lowContrast(page)).toEqual([]);
       await page.setViewportSize({ width: axeWidth, height: 800 });
