@@ -2,31 +2,26 @@
  * The service behind the distribution's nginx with its defaults, which before 1.29.7 speaks HTTP/1.0 with it, and with
  * `proxy_http_version 1.1`. A client must never take a cut answer for a whole one, also when the process is killed.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { type IncomingMessage, request } from 'node:http';
-import { type AddressInfo, createServer as createNetServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { REPRESENTATIONS } from '../../serving/render/representations.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { givenTool } from '../support/given.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
+import { freePort, NGINX, startNginx } from '../support/nginx.ts';
 import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
 import { said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, rolesOf, type TestEnv } from '../support/stack.ts';
-import { nginx } from '../support/tools.ts';
 
 const DAY = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-04T00:00:00Z'] };
 const ROWS = 200_000;
 const LIMIT = 8 * 1024 * 1024;
 /** A kill may come when all is on its way already: so many are tried until one cuts an answer. */
 const KILLS = 20;
-const NGINX = await nginx();
 /** Of HTTP towards the service, by the front's port. */
 const VERSIONS = [
   { version: '1.0', at: 0 },
@@ -37,9 +32,8 @@ const STREAMED = REPRESENTATIONS.filter(({ rowsOnly }) => rowsOnly).map(({ media
 givenTool(NGINX).describe('nginx before the service', () => {
   let env: TestEnv;
   let client: Client;
-  let folder: string;
   let service: ChildProcess;
-  let front: ChildProcess;
+  let front: AsyncDisposable;
   let servicePort: number;
   /** The first speaks as nginx does by default, the second HTTP/1.1. */
   let ports: readonly [number, number];
@@ -67,40 +61,21 @@ givenTool(NGINX).describe('nginx before the service', () => {
     env = await createMigratedEnv();
     await loadBulk(env.databaseUrl, { fromDay: '2024-05-03', days: 1, rowsPerDay: ROWS, firstId: 1_000_000 });
     client = await connect({ url: env.databaseUrl, name: 'test' });
-    folder = await mkdtemp(join(tmpdir(), 'nginx-'));
-    // The workers of an nginx that root starts are another user's, and keep there what a client does not read yet.
-    await chmod(folder, 0o755);
     const [own, plain, modern] = await Promise.all([freePort(), freePort(), freePort()]);
     servicePort = own;
     ports = [plain, modern];
     await startService();
     const server = (port: number, more: string) =>
       `server { listen 127.0.0.1:${port}; location / { proxy_pass http://127.0.0.1:${servicePort}; ${more} } }`;
-    const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
-      (name) => `${name}_temp_path ${join(folder, name)};`,
-    );
-    await writeFile(
-      join(folder, 'nginx.conf'),
-      `daemon off; pid ${join(folder, 'pid')}; error_log stderr crit; events {}
-      http { access_log off; ${temporary.join(' ')} ${server(plain, '')} ${server(modern, 'proxy_http_version 1.1;')} }`,
-    );
-    front = spawn(NGINX.path, ['-e', 'stderr', '-p', folder, '-c', join(folder, 'nginx.conf')], { stdio: 'inherit' });
+    front = await startNginx([server(plain, ''), server(modern, 'proxy_http_version 1.1;')]);
     const isUp = async () => (await ask(plain, '/healthz').catch(() => undefined))?.status === 200;
     await eventually(isUp, 'nginx answers');
   });
   afterAll(async () => {
-    for (const [child, signal] of [
-      [front, 'SIGTERM'],
-      [service, 'SIGKILL'],
-    ] as const) {
-      if (!child || child.exitCode !== null || child.signalCode !== null) continue;
-      const ended = once(child, 'exit');
-      child.kill(signal);
-      await ended;
-    }
+    await front?.[Symbol.asyncDispose]();
+    if (service && service.exitCode === null && service.signalCode === null) await kill();
     await client?.[Symbol.asyncDispose]();
     await env?.[Symbol.asyncDispose]();
-    if (folder) await rm(folder, { recursive: true, force: true });
   });
 
   async function open(port: number, path: string, headers: Record<string, string> = {}, query?: unknown) {
@@ -202,11 +177,3 @@ givenTool(NGINX).describe('nginx before the service', () => {
     await startService();
   });
 });
-
-async function freePort(): Promise<number> {
-  const server = createNetServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  return port;
-}
