@@ -75,6 +75,7 @@ export function docsPage(routes: readonly Documented[], about: About): string {
 <meta name="color-scheme" content="light dark">
 <title>${about.title}</title>
 <link rel="icon" href="data:,">
+<link rel="stylesheet" href="page/page.css">
 <link rel="stylesheet" href="${relative(STYLE_PATH)}">
 <script src="${relative(SCRIPT_PATH)}" defer></script>
 </head>

@@ -378,9 +378,10 @@ describe('/docs', () => {
     const loaded = $('[src], link[href], [srcset], iframe, object, embed, form')
       .toArray()
       .map((element) => element.attribs.src ?? element.attribs.href);
-    expect(loaded).toEqual(['data:,', 'docs/docs.css', 'docs/docs.js']);
+    expect(loaded).toEqual(['data:,', 'page/page.css', 'docs/docs.css', 'docs/docs.js']);
     expect($('[style], style, script:not([src])').length).toBe(0);
     for (const [path, type] of [
+      ['/page/page.css', 'text/css'],
       ['/docs/docs.css', 'text/css'],
       ['/docs/docs.js', 'text/javascript'],
     ]) {

@@ -33,6 +33,7 @@ if (navigator.clipboard) {
   for (const command of document.querySelectorAll('.command')) {
     const button = document.createElement('button');
     button.type = 'button';
+    button.className = 'copy quiet';
     button.textContent = 'copy';
     button.addEventListener('click', async () => {
       await navigator.clipboard.writeText(command.querySelector('pre').textContent);
