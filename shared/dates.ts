@@ -11,10 +11,12 @@ export const dayKey = (ms: number): string => new Date(ms).toISOString().slice(0
 const LONG_MONTH = String.raw`(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])`;
 const SHORT_MONTH = String.raw`(?:0[469]|11)-(?:0[1-9]|[12]\d|30)`;
 const FEBRUARY = String.raw`02-(?:0[1-9]|1\d|2[0-8])`;
-const LEAP_YEAR = String.raw`(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)`;
+/** 0001 to 9999: PostgreSQL has no year 0. Without lookahead, which RE2 and Rust do not have. */
+const YEAR = String.raw`(?:\d{3}[1-9]|\d\d[1-9]0|\d[1-9]00|[1-9]000)`;
+const LEAP_YEAR = String.raw`(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)`;
 
 /** A calendar day in the years 0001 to 9999, as a regular expression that JSON schemas can use too. */
-export const DAY_PATTERN = String.raw`(?!0000)(?:\d{4}-(?:${LONG_MONTH}|${SHORT_MONTH}|${FEBRUARY})|${LEAP_YEAR}-02-29)`;
+export const DAY_PATTERN = `(?:${YEAR}-(?:${LONG_MONTH}|${SHORT_MONTH}|${FEBRUARY})|${LEAP_YEAR}-02-29)`;
 
 export const DAY = new RegExp(`^${DAY_PATTERN}$`);
 export const DAY_RULE = 'must be a day, YYYY-MM-DD';

@@ -3,10 +3,10 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { INSTANT, LAST_MS } from '../../shared/dates.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { FRAME_RULES, type FrameRequest, frameColumns, frameKeys, frameKeysAt, frameOf } from './frame.ts';
-import { conditional, properties, whereIs } from './json-schema.ts';
+import { conditional, has, properties, whereIs, without } from './json-schema.ts';
 import { contractsOf, fieldsOf, filtersOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
 import type { ReadRequest, Window } from './read-request.ts';
 import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
@@ -15,11 +15,11 @@ import {
   type Columns,
   type CsvFormulas,
   csvFormulas,
+  datasetKey,
   documentedBody,
   faultsOf,
   integer,
   mode as modeKey,
-  oneOf,
   type Parsed,
   selection,
   strict,
@@ -90,7 +90,7 @@ const FORMULAS_OF_CSV: Rule = {
           },
         ]
       : [],
-  schema: whereIs('format', 'parquet', properties({ csv_formulas: false })),
+  schema: whereIs('format', 'parquet', without(['csv_formulas'])),
 };
 const FILE_RULES: readonly Rule[] = [COMPRESSION_OF_FORMAT, FORMULAS_OF_CSV];
 
@@ -127,9 +127,7 @@ const fileKeys = {
 const rowKeys = (columns: Columns | undefined) => ({
   mode: modeKey,
   ...fileKeys,
-  dataset: z
-    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
-    .meta({ description: 'The dataset; a frame has `columns` instead.' }),
+  dataset: datasetKey.meta({ description: 'The dataset; a frame has `columns` instead.' }),
   ...pinnedView,
   month_year: z
     .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
@@ -148,11 +146,11 @@ const frameBody = bodyOf({ ...fileKeys, ...frameKeys });
 const ALL_FRAME_RULES = [...FILE_RULES, ...FRAME_RULES];
 
 const { dataset, ...optionalKeys } = rowKeys(undefined);
-const never = (keys: readonly string[], except: object) =>
-  properties(Object.fromEntries(keys.filter((key) => !(key in except)).map((key) => [key, false])));
+const withoutThose = (keys: readonly string[], except: object) => without(keys.filter((key) => !(key in except)));
 
 /** The schema of a body for any dataset or a frame, as the contract's documents show it. */
 export const exportSchema = documentedBody(
+  'ExportRequest',
   bodyOf({
     ...optionalKeys,
     dataset: dataset.optional(),
@@ -161,20 +159,18 @@ export const exportSchema = documentedBody(
     grid: frameKeys.grid.optional(),
   }),
   conditional(
-    { ...properties({ columns: true }), required: ['columns'] },
+    has('columns'),
     {
-      ...properties({ grid: true }),
-      required: ['grid'],
+      ...has('grid'),
       allOf: [
-        never([...Object.keys(optionalKeys), 'dataset'], { ...fileKeys, ...frameKeys }),
+        withoutThose([...Object.keys(optionalKeys), 'dataset'], { ...fileKeys, ...frameKeys }),
         schemaOfRules(ALL_FRAME_RULES),
       ],
     },
     {
-      ...properties({ dataset: true }),
-      required: ['dataset'],
+      ...has('dataset'),
       allOf: [
-        never(Object.keys(frameKeys), optionalKeys),
+        withoutThose(Object.keys(frameKeys), optionalKeys),
         properties({ as_of: { type: 'string', pattern: INSTANT.source } }),
         schemaOfRules(RULES),
       ],

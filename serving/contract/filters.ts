@@ -9,7 +9,7 @@ import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import type { Param } from '../db/pg-messages.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/pg-messages.ts';
-import { type JsonSchema, properties, refTo } from './json-schema.ts';
+import { anyOf, type JsonSchema, pascal, properties, refTo, ruledBy } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 
 export const OPERATORS = ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'] as const;
@@ -19,7 +19,11 @@ const UUID = /^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a
 
 /** PostgreSQL's text holds neither NUL nor lone surrogates, so no row can have such a value. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the expression excludes NUL on purpose
-export const STORABLE_TEXT = /^[^\u0000\ud800-\udfff]*$/u;
+const STORABLE_TEXT = /^[^\u0000\ud800-\udfff]*$/u;
+
+/** What of `STORABLE_TEXT` all dialects of patterns can say. A URL has no lone surrogates. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the expression excludes NUL on purpose
+export const WITHOUT_NUL = /^[^\x00]*$/;
 
 const EQUALITY: readonly Operator[] = ['eq', 'ne', 'in', 'not_in'];
 
@@ -70,17 +74,18 @@ export interface Filter extends Condition {
   readonly clause: FilterClause;
 }
 
-/** A double cannot hold 2^63 - 1, so the schema says "below 2^63" for the largest integer of 64 bits. */
-const TWO_63 = 2 ** 63;
-
-/** The schema of a filter value by dtype, for the contract's documents; `parseValue` enforces the same rules. */
+/**
+ * The schema of a filter value by dtype, for the contract's documents; `parseValue` enforces the same rules. The bounds of
+ * 64 bits are those of the format: as numbers of JSON many readers round them. Few dialects of patterns know surrogates, so
+ * that texts with half a pair are refused by the service alone.
+ */
 const VALUE_SCHEMAS: Readonly<Record<Dtype, JsonSchema>> = {
-  int64: { type: 'integer', format: 'int64', minimum: -TWO_63, exclusiveMaximum: TWO_63 },
+  int64: { type: 'integer', format: 'int64' },
   float64: { type: 'number', format: 'double' },
-  timestamp_utc: { type: 'string', format: 'date-time', pattern: INSTANT.source },
-  string: { type: 'string', pattern: STORABLE_TEXT.source },
+  timestamp_utc: { type: 'string', pattern: INSTANT.source },
+  string: { type: 'string', pattern: WITHOUT_NUL.source },
   uuid: { type: 'string', pattern: UUID.source },
-  bool01: { type: 'integer', enum: [0, 1] },
+  bool01: { type: 'integer', minimum: 0, maximum: 1 },
   json: {},
 };
 
@@ -99,20 +104,30 @@ export function comparisonSchema(dtype: Dtype): JsonSchema {
     .map(([ops, schema]) => properties({ op: { enum: ops }, value: schema }));
   return {
     description: `The operators and values of a filter on a field of ${dtype}.`,
-    ...(taken.length > 1 ? { anyOf: taken } : taken[0]),
+    type: 'object',
+    ...properties({ op: { type: 'string', enum: OPERATORS_OF[dtype] }, value: {} }),
+    ...ruledBy(anyOf(taken)),
   };
 }
 
 /** The name of the OpenAPI component that holds `comparisonSchema(dtype)`. */
-export const comparisonOf = (dtype: Dtype): string => `filter.${dtype}`;
+export const comparisonOf = (dtype: Dtype): string => `${pascal(dtype)}Comparison`;
 
 /** The schema of a filter clause over these fields: it ties operators and values to each field. */
 export function clauseSchema(fields: readonly Field[]): JsonSchema {
   const usable = fields.filter(({ dtype }) => OPERATORS_OF[dtype].length > 0);
+  const kinds = [...Map.groupBy(usable, ({ dtype }) => dtype)].map(([dtype, same]) => ({
+    allOf: [properties({ field: { enum: same.map(({ name }) => name) } }), refTo(comparisonOf(dtype))],
+  }));
   return {
-    anyOf: [...Map.groupBy(usable, ({ dtype }) => dtype)].map(([dtype, same]) => ({
-      allOf: [properties({ field: { enum: same.map(({ name }) => name) } }), refTo(comparisonOf(dtype))],
-    })),
+    type: 'object',
+    ...properties({
+      field: { type: 'string', enum: usable.map(({ name }) => name) },
+      op: { type: 'string', enum: OPERATORS },
+      value: {},
+    }),
+    required: ['field', 'op', 'value'],
+    ...ruledBy(anyOf(kinds)),
   };
 }
 

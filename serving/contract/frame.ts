@@ -3,31 +3,33 @@
  * body at once.
  */
 import { z } from 'zod';
+import { INSTANT, parseInstant } from '../../shared/dates.ts';
 import { closestName } from '../../shared/nearest.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASET_KEYS, DATASETS, type DatasetDefinition, type Field } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, type Field } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type Filter, type FilterClause, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
-import { properties, whereIs } from './json-schema.ts';
+import { properties, ruledBy, whereIs } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { columnsOf, rangeFaults, selectors, windowOf } from './query.ts';
 import type { Window } from './read-request.ts';
 import { faultsBetween, isObject, needsOneOf, oneWindow, type Rule, schemaOfRules } from './rules.ts';
 import {
+  anyClause,
   body as bodyOf,
   CLAUSE_KEYS,
   type CsvFormulas,
-  clauseOn,
   csvFormulas,
+  datasetKey,
   documentedBody,
   duration,
   faultsOf,
   fieldName,
-  instant,
   MAX_BUCKET_SECONDS,
   objectError,
   oneOf,
   type Parsed,
+  parsedText,
   strict,
 } from './shapes.ts';
 
@@ -79,13 +81,13 @@ const column = z.strictObject(
       .string({ error: NAME_RULE })
       .regex(NAME, { error: NAME_RULE })
       .meta({ description: 'Its name in the rows.', not: { enum: [FRAME_DATETIME, FRAME_KNOWN_AT] } }),
-    dataset: z.enum(DATASET_KEYS, oneOf(DATASET_KEYS)),
+    dataset: datasetKey,
     field: fieldName.meta({
       description:
         'A number, flag or time of the dataset’s native rows, or of its aligned rows if native ones lack it.',
     }),
     filter: z
-      .union([clauseOn(fieldName), z.array(clauseOn(fieldName)).max(MAX_FILTERS)], {
+      .union([anyClause, z.array(anyClause).max(MAX_FILTERS)], {
         error: 'must be a clause {field, op, value}, or a list of clauses',
       })
       .optional()
@@ -105,15 +107,19 @@ const column = z.strictObject(
 /** The column with the fields of each dataset, for the contract's documents. */
 const documentedColumn = () =>
   column.meta({
-    allOf: [...DATASETS.values()].map((dataset) =>
-      whereIs(
-        'dataset',
-        dataset.key,
-        properties({ field: { enum: frameFields(dataset).map(({ field }) => field.name) } }),
+    id: 'FrameColumn',
+    ...ruledBy({
+      allOf: [...DATASETS.values()].map((dataset) =>
+        whereIs(
+          'dataset',
+          dataset.key,
+          properties({ field: { enum: frameFields(dataset).map(({ field }) => field.name) } }),
+        ),
       ),
-    ),
+    }),
   });
 
+const AS_OF = new RegExp(`^row$|${INSTANT.source}`);
 const AS_OF_RULE = 'must be "row", or an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z';
 
 /** The keys of a frame; an export has them, too. */
@@ -128,8 +134,7 @@ export const frameKeys = {
   }),
   time_range: selectors.time_range,
   n_rows: selectors.n_rows.meta({ description: 'The last n buckets.' }),
-  as_of: z
-    .union([z.literal('row'), instant], { error: AS_OF_RULE })
+  as_of: parsedText((text) => (text === 'row' ? text : parseInstant(text)), AS_OF_RULE, AS_OF)
     .optional()
     .meta({
       description:
@@ -156,7 +161,7 @@ const schema = bodyOf(frameKeys);
 type FrameData = z.output<typeof schema>;
 
 /** The schema of the body, as the contract's documents show it. */
-export const frameSchema = documentedBody(schema, schemaOfRules(FRAME_RULES));
+export const frameSchema = documentedBody('FrameRequest', schema, schemaOfRules(FRAME_RULES));
 
 const COLUMN_KEYS = Object.keys(column.shape);
 

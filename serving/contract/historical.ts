@@ -10,7 +10,7 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
-import { properties, whereIs } from './json-schema.ts';
+import { pascal, properties, whereIs } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
 import { columnsOf, fieldsOf, filtersOf, latestWindow, type Query, randomWindow } from './query.ts';
 import type { Window } from './read-request.ts';
@@ -37,6 +37,7 @@ import {
   faultsOf,
   latestRows,
   MAX_BUCKET_SECONDS,
+  MODE_NAMES,
   MODES,
   mode as modeKey,
   type Parsed,
@@ -52,12 +53,12 @@ const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_row
 /** The length of a kline in seconds. */
 const klineSize = duration(MAX_BUCKET_SECONDS)
   .default(60)
-  .meta({ description: 'Seconds, or a count and a unit of s, m, h, d, w; at most 31 days; default 60.' });
+  .meta({ description: 'Seconds, or a count and a unit of s, m, h, d, w; at most 31 days.' });
 
 const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';
 const DATETIME = 'datetime';
 
-const day = (doc: string) => parsedText(parseDay, DAY_RULE, DAY).optional().meta({ format: 'date', description: doc });
+const day = (doc: string) => parsedText(parseDay, DAY_RULE, DAY).optional().meta({ description: doc });
 
 const common = {
   mode: modeKey,
@@ -94,7 +95,8 @@ export function historicalSchema(dataset: DatasetDefinition, kind: HistoricalKin
   const [native, aligned] = MODES.map((mode) => style.columns(mode));
   const others = aligned.all.filter(({ name }) => !native.all.some((field) => field.name === name));
   const schema = bodyOf({ ...common, ...selection({ ...native, all: [...native.all, ...others] }), ...style.keys });
-  return documentedBody(schema, schemaOfRules([...rulesOf(style), ofMode(native, aligned)]));
+  const name = kind === 'klines' ? 'Klines' : `${pascal(dataset.key)}History`;
+  return documentedBody(`${name}Request`, schema, schemaOfRules([...rulesOf(style), ofMode(native, aligned)]));
 }
 
 const rulesOf = ({ rules = [] }: Style): readonly Rule[] => [
@@ -173,13 +175,13 @@ export function tradeColumns(dataset: DatasetDefinition): Columns {
   const { unified } = dataset.trades;
   const own = columnsOf(dataset, 'native');
   const others = own.all.filter(({ name }) => !unified.some((field) => field.name === name));
-  return { name: `${dataset.key}.trades`, of: own.of, all: [...unified, ...others], default: unified };
+  return { name: `${pascal(dataset.key)}Unified`, of: own.of, all: [...unified, ...others], default: unified };
 }
 
 /** The columns of klines. All datasets that have klines share them. */
 export function klineColumns(mode: Mode, of = 'any exchange'): Columns {
   const fields = KLINE_FIELDS[mode];
-  return { name: `klines.${mode}`, of: `the klines of ${of} in mode ${mode}`, all: fields, default: fields };
+  return { name: `Klines${MODE_NAMES[mode]}`, of: `the klines of ${of} in mode ${mode}`, all: fields, default: fields };
 }
 
 const withoutDatetime = (fields: readonly Field[]) => fields.filter(({ name }) => name !== DATETIME);

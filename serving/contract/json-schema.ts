@@ -13,6 +13,26 @@ export const properties = (schemas: Readonly<Record<string, unknown>>): JsonSche
   additionalProperties: true,
 });
 
+/**
+ * Rules between the members of an object, beside what its members are. They stand under a condition that every object meets,
+ * where validators apply them and generators of clients do not look: of a rule they would make types without meaning.
+ */
+export const ruledBy = (rules: JsonSchema): JsonSchema => conditional({ type: 'object' }, rules);
+
+/** The object has this key. It is named as a property, too, since linters look for what is required among those. */
+export const has = (key: string): JsonSchema => ({ ...properties({ [key]: {} }), required: [key] });
+
+/** The object has none of these keys. */
+export const without = (keys: readonly string[]): JsonSchema => ({ not: anyOf(keys.map(has)) });
+
+/** One of these, which of one is itself. */
+export const anyOf = (schemas: readonly JsonSchema[]): JsonSchema =>
+  schemas.length === 1 ? schemas[0] : { anyOf: schemas };
+
+/** `exchange_a_spot_trades` becomes `ExchangeASpotTrades`. */
+export const pascal = (name: string): string =>
+  name.replaceAll(/(?:^|[^a-z0-9]+)([a-z0-9])/gi, (_, first: string) => first.toUpperCase());
+
 /** Applies `schema` where the body has this value under the key, and `otherwise` elsewhere. */
 export const whereIs = (key: string, value: unknown, schema: JsonSchema, otherwise?: JsonSchema): JsonSchema =>
   conditional({ ...properties({ [key]: { const: value } }), required: [key] }, schema, otherwise);

@@ -6,17 +6,10 @@ import { randomInt } from 'node:crypto';
 import { z } from 'zod';
 import { ceilMs, type Instant, LAST_MS, parseInstant } from '../../shared/dates.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import {
-  DATASET_KEYS,
-  DATASETS,
-  type DatasetDefinition,
-  type DatasetKey,
-  type Field,
-  shapeOf,
-} from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, type DatasetKey, type Field, shapeOf } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
-import { conditional, properties } from './json-schema.ts';
+import { conditional, pascal, properties } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import type { ReadRequest, Window } from './read-request.ts';
 import {
@@ -40,14 +33,15 @@ import {
   type CsvFormulas,
   csvFormulas,
   DEFAULT_MODE,
+  datasetKey,
   documentedBody,
   faultsOf,
   instant,
   integer,
   latestRows,
+  MODE_NAMES,
   MODES,
   mode as modeKey,
-  oneOf,
   type Parsed,
   randomRows,
   randomSeed,
@@ -151,7 +145,12 @@ export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
 
 export function columnsOf(dataset: DatasetDefinition, mode: Mode): Columns {
   const { fields } = shapeOf(dataset, mode);
-  return { name: `${dataset.key}.${mode}`, of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
+  return {
+    name: `${pascal(dataset.key)}${MODE_NAMES[mode]}`,
+    of: `${dataset.key} in mode ${mode}`,
+    all: fields,
+    default: fields,
+  };
 }
 
 /** The rules of the raw routes. @param selectors groups of keys; a body may use one group. */
@@ -250,7 +249,7 @@ const bodySchema = (columns: Columns | undefined) =>
   bodyOf({
     mode: modeKey,
     sources: z
-      .tuple([z.enum(DATASET_KEYS, oneOf(DATASET_KEYS))], {
+      .tuple([datasetKey], {
         error: 'must be a list of exactly one dataset key',
       })
       .meta({ description: 'The dataset.' }),
@@ -262,6 +261,6 @@ const bodySchema = (columns: Columns | undefined) =>
   });
 
 /** The schema of a body for any dataset, as the contract's documents show it. */
-export const querySchema = documentedBody(bodySchema(undefined), schemaOfRules(RULES));
+export const querySchema = documentedBody('QueryRequest', bodySchema(undefined), schemaOfRules(RULES));
 
 const contractOf = contractsOf(bodySchema);

@@ -6,7 +6,7 @@
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
-import { type JsonSchema, properties, refTo } from './json-schema.ts';
+import { has, type JsonSchema, properties, refTo, without } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
 import { type Columns, fieldsTo, MAX_FIELDS, MODES } from './shapes.ts';
 
@@ -36,7 +36,7 @@ export const schemaOfRules = (rules: readonly Rule[]): JsonSchema => ({
 export function oneWindow(selectors: readonly (readonly string[])[]): Rule {
   const excluded = selectors.flatMap((keys) => {
     const others = selectors.filter((other) => other !== keys).flat();
-    return keys.map((key) => [key, properties(Object.fromEntries(others.map((other) => [other, false])))]);
+    return keys.map((key) => [key, without(others)]);
   });
   return {
     faults: (raw) => selectorFaults(raw, selectors),
@@ -57,7 +57,7 @@ function selectorFaults(raw: JsonObject, selectors: readonly (readonly string[])
 /** A body must have at least one of these keys. */
 export const needsOneOf = (keys: readonly string[], message: string): Rule => ({
   faults: (raw) => (keys.some((key) => key in raw) ? [] : [{ pointer: '', message }]),
-  schema: { anyOf: keys.map((key) => ({ ...properties({ [key]: true }), required: [key] })) },
+  schema: { anyOf: keys.map(has) },
 });
 
 /** A key that is only valid beside another. */
@@ -114,8 +114,10 @@ export const FIELDS_ONCE: Rule = {
 };
 
 /** Names of the OpenAPI components that list the values of `fields` and `filters` for these columns. */
-export const fieldNamesOf = ({ name }: Columns): string => `${name}.field`;
-export const clausesOf = ({ name }: Columns): string => `${name}.filter`;
+export const fieldNamesOf = ({ name }: Columns): string => `${name}Field`;
+/** The name of the component of their rows. */
+export const rowOf = ({ name }: Columns): string => `${name}Row`;
+export const clausesOf = ({ name }: Columns): string => `${name}Filter`;
 
 /** The schema counterpart of `selection` and `filtersOf` for these columns. */
 export const ofColumns = (columns: Columns): Readonly<Record<string, JsonSchema>> => ({

@@ -3,8 +3,9 @@ import { z } from 'zod';
 import { INSTANT, INSTANT_RULE, parseInstant, unlessInCalendar } from '../../shared/dates.ts';
 import { closestName } from '../../shared/nearest.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import type { Field } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, type Field } from '../../shared/registry/index.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
+import { type JsonSchema, ruledBy } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 
 /** The error of a name that is none of a list: the list, and the name that is meant if one is similar. */
@@ -16,6 +17,12 @@ export const oneOf = (names: readonly string[], rule = 'must be one of ') => ({
 });
 
 export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
+
+/** In the names of components of the OpenAPI document. */
+export const MODE_NAMES: Readonly<Record<Mode, string>> = { native: 'Native', aligned_1s: 'Aligned' };
+
+/** The key of a dataset. */
+export const datasetKey = z.enum(DATASET_KEYS, oneOf(DATASET_KEYS)).meta({ id: 'DatasetKey' });
 
 /** The mode of a body that names none. */
 export const DEFAULT_MODE = 'native' satisfies Mode;
@@ -30,6 +37,7 @@ const MAX_COUNT = Number.MAX_SAFE_INTEGER;
 
 export const mode = z
   .enum(MODES, { error: `must be one of ${MODES.join(', ')}` })
+  .meta({ id: 'Mode' })
   .default(DEFAULT_MODE)
   .meta({ description: 'Rows as the source has them, or one row per UTC second and series.' });
 
@@ -115,7 +123,7 @@ export function duration(maxSeconds: number) {
 export const MAX_BUCKET_SECONDS = 2_678_400;
 
 /** A time of the contract. */
-export const instant = parsedText(parseInstant, INSTANT_RULE, INSTANT).meta({ format: 'date-time' });
+export const instant = parsedText(parseInstant, INSTANT_RULE, INSTANT);
 
 /** For datasets whose values are revised (see `asOfOnlyWhereVintagesAre`). */
 export const asOf = instant.optional().meta({
@@ -149,6 +157,9 @@ export const clauseOn = (name: z.ZodType<string>) =>
     { error: objectError('must be an object of field, op and value') },
   );
 
+/** A filter on a field that is not known yet. */
+export const anyClause = clauseOn(fieldName).meta({ id: 'FilterClause' });
+
 /** The names that `fields` may hold, in words. */
 export const fieldsTo = ({ of, all }: Columns): string =>
   `the fields of ${of} are ${all.map(({ name }) => name).join(', ')}`;
@@ -157,7 +168,7 @@ export const fieldsTo = ({ of, all }: Columns): string =>
 export function selection(columns: Columns | undefined) {
   const names = columns?.all.map((field) => field.name);
   const name = names ? z.enum(names, oneOf(names, `must be a field of ${columns?.of}: `)) : fieldName;
-  const clause = clauseOn(name);
+  const clause = names ? clauseOn(name) : anyClause;
   return {
     fields: z
       .array(name, { error: 'must be a list of field names' })
@@ -183,9 +194,9 @@ export function body<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
   return z.strictObject(shape, { error: objectError('must be a JSON object') });
 }
 
-/** The same schema with the keywords of the rules between its keys, for the contract's documents. */
-export const documentedBody = <S extends z.ZodType>(schema: S, keywords: Readonly<Record<string, unknown>>): S =>
-  schema.meta(keywords);
+/** The same schema with its name and the rules between its keys, for the contract's documents. */
+export const documentedBody = <S extends z.ZodType>(id: string, schema: S, rules: JsonSchema): S =>
+  schema.meta({ id, ...ruledBy(rules) });
 
 /** An object schema reports two things: that the value is not an object, and unknown keys. */
 export function objectError(notAnObject: string) {

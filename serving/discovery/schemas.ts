@@ -1,8 +1,8 @@
 /** Schemas that the answers of several routes share. */
 import { z } from 'zod';
-import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { RIGHTS_STATES } from '../../shared/rights/matrix.ts';
 import { PROBLEMS, type ProblemCode } from '../contract/problems.ts';
+import { datasetKey } from '../contract/shapes.ts';
 
 export const utc = (doc: string) =>
   z
@@ -26,9 +26,9 @@ export const flag = (doc: string) => z.boolean().describe(doc);
 export const membersOf = <Name extends string, S extends z.ZodType>(names: readonly Name[], schema: S) =>
   Object.fromEntries(names.map((name) => [name, schema])) as Record<Name, S>;
 
-export const datasetKey = z.enum(DATASET_KEYS);
+export { datasetKey };
 
-export const rightsState = z.enum(RIGHTS_STATES);
+export const rightsState = z.enum(RIGHTS_STATES).meta({ id: 'RightsState' });
 
 export const problemCode = z.enum(Object.keys(PROBLEMS) as [ProblemCode, ...ProblemCode[]]);
 
@@ -38,11 +38,13 @@ export const grantedRights = {
   rights_provisional: flag('Whether the right is temporary.'),
 };
 
-export const warning = z.strictObject({
-  code: textField('Code of the warning; it does not change.'),
-  message: textField('Text for people.'),
-  details: z.record(z.string(), z.unknown()),
-});
+export const warning = z
+  .strictObject({
+    code: textField('Code of the warning; it does not change.'),
+    message: textField('Text for people.'),
+    details: z.record(z.string(), z.unknown()),
+  })
+  .meta({ id: 'Warning' });
 
 export const document = z.looseObject({
   name: textField('Name of the document.'),

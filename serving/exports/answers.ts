@@ -13,7 +13,7 @@ const view = { view_id: textField('The view that the export reads.'), view_versi
 
 const common = {
   export_id: z.uuid().describe('Id of the export.'),
-  status: z.enum(EXPORT_STATES).describe('`succeeded` and `failed` are final.'),
+  status: z.enum(EXPORT_STATES).meta({ id: 'ExportState' }).describe('`succeeded` and `failed` are final.'),
   api_key: textField('Name of the key that submitted it; `owner` for the configured one.'),
   submitted_at: utc('Time at which the service accepted it.'),
   ...grantedRights,
@@ -22,62 +22,72 @@ const common = {
   as_of_utc: utc('End of coverage at that time.').nullable(),
 };
 
-export const acceptedAnswer = z.strictObject({
-  ...common,
-  status_path: textField('Path of its status.'),
-});
+export const acceptedAnswer = z
+  .strictObject({
+    ...common,
+    status_path: textField('Path of its status.'),
+  })
+  .meta({ id: 'AcceptedExport' });
 
-const fileAnswer = z.strictObject({
-  name: textField('Name of the file, also in `Content-Disposition`.'),
-  uri: textField('Path of the file.'),
-  day: z.string().nullable().describe('The UTC day of its rows, if the artifact is split by day.'),
-  row_count: count('Rows of the file.'),
-  bytes: count('Size of the file.'),
-  checksum_sha256: sha256('Digest of the file; also the ETag of its download.'),
-});
+const fileAnswer = z
+  .strictObject({
+    name: textField('Name of the file, also in `Content-Disposition`.'),
+    uri: textField('Path of the file.'),
+    day: z.string().nullable().describe('The UTC day of its rows, if the artifact is split by day.'),
+    row_count: count('Rows of the file.'),
+    bytes: count('Size of the file.'),
+    checksum_sha256: sha256('Digest of the file; also the ETag of its download.'),
+  })
+  .meta({ id: 'ExportFile' });
 
-const artifactAnswer = z.strictObject({
-  format: z.enum(EXPORT_FORMATS),
-  uri: textField('Path of the file. Of an artifact that is split by day, see `files`.'),
-  manifest_uri: textField('Path of the manifest: schema, window, proof.'),
-  row_count: count('Rows of the artifact.'),
-  bytes: count('Size of the artifact.'),
-  checksum_sha256: sha256(
-    'Digest of the file; if it is split by day, of the lines that `sha256sum` prints for its files.',
-  ),
-  expires_at: utc('Time at which the service deletes it.'),
-  expired: flag('Whether that time has passed.'),
-  synthetic: flag('Whether the rows belong to the sample: no vendor published them.'),
-  files: z.array(fileAnswer),
-});
+const artifactAnswer = z
+  .strictObject({
+    format: z.enum(EXPORT_FORMATS),
+    uri: textField('Path of the file. Of an artifact that is split by day, see `files`.'),
+    manifest_uri: textField('Path of the manifest: schema, window, proof.'),
+    row_count: count('Rows of the artifact.'),
+    bytes: count('Size of the artifact.'),
+    checksum_sha256: sha256(
+      'Digest of the file; if it is split by day, of the lines that `sha256sum` prints for its files.',
+    ),
+    expires_at: utc('Time at which the service deletes it.'),
+    expired: flag('Whether that time has passed.'),
+    synthetic: flag('Whether the rows belong to the sample: no vendor published them.'),
+    files: z.array(fileAnswer),
+  })
+  .meta({ id: 'ExportArtifact' });
 
-export const statusAnswer = z.strictObject({
-  ...common,
-  mode: z.enum(MODES),
-  format: z.enum(EXPORT_FORMATS),
-  dataset: datasetKey,
-  datasets: z
-    .array(datasetKey)
-    .describe('The datasets that it reads; a frame may have several, of which `dataset` is the first.'),
-  compression: textField('How the files are compressed; `none` where they are not.'),
-  source: textField('Sources of the datasets in the registry, separated by commas.'),
-  updated_at: utc('Time of the last change, including progress.'),
-  progress: z.strictObject({
-    rows: count('Rows that this run has written so far.'),
-    bytes: count('Bytes that this run has written so far.'),
-    attempt: count('Number of runs so far. A new run begins when a worker was stopped or died.'),
-  }),
-  artifact: artifactAnswer.optional().describe('The artifact of a `succeeded` export.'),
-  error_code: textField('Code of the fault; it does not change.')
-    .optional()
-    .describe('Code of the fault of a `failed` export.'),
-  error_message: textField('Text for people.').optional(),
-});
+export const statusAnswer = z
+  .strictObject({
+    ...common,
+    mode: z.enum(MODES),
+    format: z.enum(EXPORT_FORMATS),
+    dataset: datasetKey,
+    datasets: z
+      .array(datasetKey)
+      .describe('The datasets that it reads; a frame may have several, of which `dataset` is the first.'),
+    compression: textField('How the files are compressed; `none` where they are not.'),
+    source: textField('Sources of the datasets in the registry, separated by commas.'),
+    updated_at: utc('Time of the last change, including progress.'),
+    progress: z.strictObject({
+      rows: count('Rows that this run has written so far.'),
+      bytes: count('Bytes that this run has written so far.'),
+      attempt: count('Number of runs so far. A new run begins when a worker was stopped or died.'),
+    }),
+    artifact: artifactAnswer.optional().describe('The artifact of a `succeeded` export.'),
+    error_code: textField('Code of the fault; it does not change.')
+      .optional()
+      .describe('Code of the fault of a `failed` export.'),
+    error_message: textField('Text for people.').optional(),
+  })
+  .meta({ id: 'ExportStatus' });
 
-export const listAnswer = z.strictObject({
-  exports: z.array(statusAnswer).describe('Newest first.'),
-  next_cursor: textField('The `cursor` of the next page; null on the last page.').nullable(),
-});
+export const listAnswer = z
+  .strictObject({
+    exports: z.array(statusAnswer).describe('Newest first.'),
+    next_cursor: textField('The `cursor` of the next page; null on the last page.').nullable(),
+  })
+  .meta({ id: 'ExportList' });
 
 type ExportStatusAnswer = z.output<typeof statusAnswer>;
 

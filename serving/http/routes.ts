@@ -71,6 +71,17 @@ export interface AnswerDoc {
   readonly headers?: AnswerHeaders;
 }
 
+/** The schema of a file's bytes: what generators of clients make a download of. */
+export const FILE_BYTES = { type: 'string', format: 'binary' } as const satisfies JsonSchema;
+
+/** The content of an answer that is a file of one of these types, or a part of it: a part of JSON is none. */
+export const fileContent = (types: readonly string[], { isPart = false } = {}): Readonly<Record<string, JsonSchema>> =>
+  Object.fromEntries(
+    types.map((type) => [type, type === 'application/json' && !isPart ? { type: 'object' } : bytesOf(type)]),
+  );
+
+const bytesOf = (type: string): JsonSchema => (type.startsWith('text/') ? { type: 'string' } : FILE_BYTES);
+
 /** Headers of an answer: name -> meaning. */
 export type AnswerHeaders = Readonly<Record<string, string>>;
 
@@ -112,6 +123,8 @@ export interface ExampleDoc {
 
 /** How a route describes itself. `/openapi.json` and `/docs` are generated from it, and a test runs every example. */
 export interface RouteDoc {
+  /** Its name in the OpenAPI document and in clients made from it, a verb first. The document leaves out a route without one: a page. */
+  readonly operation?: string;
   readonly tag: keyof typeof TAGS;
   readonly summary: string;
   /** Paragraphs separated by blank lines; words in backticks are code. */

@@ -1,5 +1,6 @@
 /** Builds the OpenAPI 3.1 document from the route table, the routes' descriptions, the registry and the table of problems. */
-import type { JsonSchema } from '../contract/json-schema.ts';
+import type { z } from 'zod';
+import { type JsonSchema, pascal, refTo } from '../contract/json-schema.ts';
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
 import {
   type AnswerDoc,
@@ -12,7 +13,7 @@ import {
   type RouteDoc,
   TAGS,
 } from '../http/routes.ts';
-import { componentSchemas, refTo, schemaOf } from './row-docs.ts';
+import { componentOf, componentSchemas, partOf } from './row-docs.ts';
 
 /** A body of up to this many characters stays on one line, which fits a phone. */
 const MAX_LINE = 72;
@@ -104,11 +105,14 @@ const commonProblems = ({ access, path }: Route): readonly ProblemCode[] => [
 
 export function openapiDocument(routes: readonly Documented[], about: About): JsonSchema {
   const paths: Record<string, Record<string, unknown>> = {};
+  const schemas = componentSchemas();
   for (const { route, doc, problems } of routes) {
+    if (doc.operation === undefined) continue;
+    const described = operation(doc.operation, { route, doc, problems }, schemas);
     paths[templateOf(route.path)] = {
       ...paths[templateOf(route.path)],
-      [route.method.toLowerCase()]: operation(route, doc, problems),
-      ...(doc.hasHead && { head: headOf(operation(route, doc, problems)) }),
+      [route.method.toLowerCase()]: described,
+      ...(doc.hasHead && { head: headOf(described) }),
     };
   }
   return {
@@ -118,8 +122,9 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
     tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
     paths,
     components: {
-      schemas: componentSchemas(),
+      schemas,
       parameters: componentParameters(),
+      headers: HEADERS,
       securitySchemes: {
         key: {
           type: 'apiKey',
@@ -137,6 +142,8 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
   };
 }
 
+type Schemas = ReturnType<typeof componentSchemas>;
+
 /** The security schemes, with the scope that they need; any one of a route's schemes is enough. */
 function securityOf({ access }: Route): readonly JsonSchema[] {
   if (access === 'open') return [];
@@ -146,21 +153,29 @@ function securityOf({ access }: Route): readonly JsonSchema[] {
 /** `/v1/coverage/:dataset` becomes `/v1/coverage/{dataset}`. */
 export const templateOf = (path: string): string => path.replaceAll(/:(\w+)/g, '{$1}');
 
-function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]): JsonSchema {
+function operation(operationId: string, { route, doc, problems }: Documented, schemas: Schemas): JsonSchema {
   const parameters = [
     ...segmentParameters(doc),
-    ...queryParameters(doc),
+    ...queryParameters(doc, schemas),
     ...headersOf({ doc, problems }).map(refToHeader),
   ];
   return {
-    operationId: `${route.method.toLowerCase()}${route.path.replaceAll(/[^a-zA-Z0-9]+/g, '_')}`,
+    operationId,
     tags: [doc.tag],
     summary: doc.summary,
     description: doc.doc,
     ...(parameters.length > 0 && { parameters }),
-    ...(doc.body && { requestBody: requestBody(doc) }),
+    ...(doc.body && {
+      requestBody: requestBody(doc, (body) => componentOf(body, 'input', `${pascal(operationId)}Request`, schemas)),
+    }),
     responses: {
-      ...Object.fromEntries(doc.answers.map((one) => answer(one, headersOfAll(route)))),
+      ...Object.fromEntries(
+        doc.answers.map((one) =>
+          answer(one, headersOfAll(route), (json) =>
+            componentOf(json, 'output', `${pascal(operationId)}Answer`, schemas),
+          ),
+        ),
+      ),
       ...problemResponses(problems, headersOfAll(route)),
     },
     security: securityOf(route),
@@ -171,7 +186,7 @@ function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]
 function headOf({ operationId, responses, ...get }: JsonSchema): JsonSchema {
   const answers = Object.entries(responses as Readonly<Record<string, JsonSchema>>);
   return {
-    operationId: String(operationId).replace(/^get_/, 'head_'),
+    operationId: String(operationId).replace(/^[a-z]+/, 'head'),
     ...get,
     responses: Object.fromEntries(answers.map(([status, { content: _, ...answer }]) => [status, answer])),
   };
@@ -188,9 +203,9 @@ function segmentParameters({ segments = {}, examples }: RouteDoc): JsonSchema[] 
   }));
 }
 
-function queryParameters({ query, examples }: RouteDoc): JsonSchema[] {
+function queryParameters({ query, examples }: RouteDoc, schemas: Schemas): JsonSchema[] {
   if (!query) return [];
-  const { properties = {}, required = [] } = schemaOf(query, 'input') as {
+  const { properties = {}, required = [] } = partOf(query, 'input', schemas) as {
     readonly properties?: Readonly<Record<string, JsonSchema>>;
     readonly required?: readonly string[];
   };
@@ -232,13 +247,13 @@ function componentParameters(): JsonSchema {
   );
 }
 
-function requestBody({ body, examples }: RouteDoc): JsonSchema {
+function requestBody({ body, examples }: RouteDoc, schemaOf: (body: z.ZodType) => JsonSchema): JsonSchema {
   return {
     required: true,
     description:
       'The service reads the body as JSON, whatever its Content-Type. It refuses unknown keys and coerces nothing.',
     content: {
-      'application/json': { schema: schemaOf(body!, 'input'), ...examplesOf(examples, (example) => example.body) },
+      'application/json': { schema: schemaOf(body!), ...examplesOf(examples, (example) => example.body) },
     },
   };
 }
@@ -258,9 +273,9 @@ const slug = (title: string) =>
     .replaceAll(/[^a-z0-9]+/g, '_')
     .replaceAll(/^_|_$/g, '');
 
-const REQUEST_ID = { 'X-Request-Id': { description: 'Id of this request.', schema: { type: 'string' } } };
-
-const RATE_LIMIT = {
+/** The headers of answers that most operations have. */
+const HEADERS = {
+  'X-Request-Id': { description: 'Id of this request.', schema: { type: 'string' } },
   'RateLimit-Policy': {
     description: 'Where the key has one: `"requests";q=` and the requests that it may make in `w` seconds.',
     schema: { type: 'string' },
@@ -269,19 +284,28 @@ const RATE_LIMIT = {
     description: 'With it: `"requests";r=` and the requests that are left, of which there is one more in `t` seconds.',
     schema: { type: 'string' },
   },
-};
+  'Retry-After': { description: 'Seconds to wait before a retry.', schema: { type: 'integer' } },
+} as const;
+
+const headers = (...names: readonly (keyof typeof HEADERS)[]): JsonSchema =>
+  Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
 
 /** The headers that every answer of a route may have. */
-const headersOfAll = ({ access }: Route): JsonSchema => ({ ...REQUEST_ID, ...(access !== 'open' && RATE_LIMIT) });
+const headersOfAll = ({ access }: Route): JsonSchema =>
+  headers('X-Request-Id', ...(access === 'open' ? [] : (['RateLimit-Policy', 'RateLimit'] as const)));
 
-function answer({ status = 200, doc, content, headers = {} }: AnswerDoc, all: JsonSchema): [string, JsonSchema] {
+function answer(
+  { status = 200, doc, content, headers: own = {} }: AnswerDoc,
+  all: JsonSchema,
+  schemaOf: (schema: z.ZodType | JsonSchema) => JsonSchema,
+): [string, JsonSchema] {
   return [
     String(status),
     {
       description: doc,
-      headers: { ...all, ...describedHeaders(headers) },
+      headers: { ...all, ...describedHeaders(own) },
       content: Object.fromEntries(
-        Object.entries(content).map(([type, schema]) => [type, { schema: schemaOf(schema, 'output') }]),
+        Object.entries(content).map(([type, schema]) => [type, { schema: schemaOf(schema) }]),
       ),
     },
   ];
@@ -309,14 +333,14 @@ function problemResponses(codes: readonly ProblemCode[], all: JsonSchema): JsonS
         description: group.map(({ code }) => `\`${code}\`: ${PROBLEMS[code].title}.`).join('\n'),
         headers: {
           ...all,
-          ...(group.some(({ code }) => retries(code)) && RETRY_AFTER),
+          ...(group.some(({ code }) => retries(code)) && headers('Retry-After')),
           ...describedHeaders(Object.assign({}, ...group.map(({ code }) => PROBLEM_HEADERS[code]))),
         },
         content: {
           'application/problem+json': {
-            schema: {
-              allOf: [refTo('Problem'), { properties: { code: { enum: group.map(({ code }) => code) } } }],
-            },
+            schema: refTo('Problem'),
+            // Beside the schema: one type for all problems is what callers of generated clients can use.
+            'x-codes': group.map(({ code }) => code),
           },
         },
       },
@@ -330,7 +354,5 @@ const PROBLEM_HEADERS: Readonly<Partial<Record<ProblemCode, AnswerHeaders>>> = {
   EXPORT_PRECONDITION_FAILED: { ETag: 'Tag of the current file.' },
   EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'Size of the file.' },
 };
-
-const RETRY_AFTER = { 'Retry-After': { description: 'Seconds to wait before a retry.', schema: { type: 'integer' } } };
 
 const retries = (code: ProblemCode) => (PROBLEMS[code] as ProblemKind).retryAfter !== undefined;

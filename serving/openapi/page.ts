@@ -64,8 +64,8 @@ export function docsPage(routes: readonly Documented[], about: About): string {
   const tags = Object.entries(TAGS).map(([tag, title]) => ({
     tag,
     title,
-    // The page does not document its own parts.
-    routes: routes.filter(({ doc, route }) => doc.tag === tag && !/^\/(docs|page)\//.test(route.path)),
+    // Routes without an operation are parts of the pages.
+    routes: routes.filter(({ doc }) => doc.tag === tag && doc.operation !== undefined),
   }));
   return html`<!doctype html>
 <html lang="en">

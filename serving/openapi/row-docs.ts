@@ -1,5 +1,6 @@
 /** Documents the routes that answer with rows: schemas of bodies, rows and envelopes, and examples. */
 import { z } from 'zod';
+import type { Mode } from '../../shared/registry/definition.ts';
 import {
   DATASET_KEYS,
   DATASETS,
@@ -17,15 +18,16 @@ import {
   klineColumns,
   tradeColumns,
 } from '../contract/historical.ts';
-import { type JsonSchema, refTo } from '../contract/json-schema.ts';
+import { conditional, type JsonSchema, pascal, refTo } from '../contract/json-schema.ts';
 import { columnsOf, querySchema } from '../contract/query.ts';
-import { clausesOf, fieldNamesOf } from '../contract/rules.ts';
-import { MODES } from '../contract/shapes.ts';
+import { clausesOf, fieldNamesOf, rowOf } from '../contract/rules.ts';
+import { type Columns, MODE_NAMES, MODES } from '../contract/shapes.ts';
 import { count, datasetKey, grantedRights, textField, utc, warning } from '../discovery/schemas.ts';
 import {
   type AnswerDoc,
   type AnswerHeaders,
   CHECKPOINT_HEADERS,
+  FILE_BYTES,
   HISTORICAL_PROBLEMS,
   READ_PROBLEMS,
   type RouteDoc,
@@ -35,35 +37,96 @@ import {
 import { headerName } from '../render/json-rows.ts';
 import { REPRESENTATIONS } from '../render/representations.ts';
 
-/** The JSON Schema of what a caller sends or receives. */
-export function schemaOf(schema: z.ZodType | JsonSchema, io: 'input' | 'output'): JsonSchema {
+type Schemas = Record<string, JsonSchema>;
+type Io = 'input' | 'output';
+
+const DEFINITIONS = '#/$defs/';
+const COMPONENTS = '#/components/schemas/';
+
+const toComponents = <T>(schema: T): T =>
+  JSON.parse(JSON.stringify(schema).replaceAll(`"${DEFINITIONS}`, `"${COMPONENTS}`));
+
+/** The JSON Schema of what a caller sends or receives. Its parts that have a name are references, and added to `components`. */
+export function partOf(schema: z.ZodType | JsonSchema, io: Io, components: Schemas): JsonSchema {
   if (!(schema instanceof z.ZodType)) return schema;
-  const { $schema: _, ...rest } = z.toJSONSchema(schema, { io, unrepresentable: 'any' });
-  return rest;
+  const {
+    $schema: _,
+    $defs,
+    ...rest
+  } = z.toJSONSchema(schema, { io, unrepresentable: 'any', override: forGenerators });
+  Object.assign(components, $defs && toComponents($defs));
+  return rest.$ref === undefined ? toComponents(rest) : components[rest.$ref.slice(DEFINITIONS.length)];
 }
 
-export { refTo };
+/** A reference to the schema among the components: under the name that it has, or else this one. */
+export function componentOf(schema: z.ZodType | JsonSchema, io: Io, name: string, components: Schemas): JsonSchema {
+  if (!(schema instanceof z.ZodType)) return schema;
+  const id = z.globalRegistry.get(schema)?.id ?? name;
+  // Reading a schema adds it under the name that it has itself.
+  const read = partOf(schema, io, components);
+  components[id] ??= read;
+  return refTo(id);
+}
+
+let shared: Schemas | undefined;
+
+/** The same without references, for people: of several answers the first stands for all. */
+export function schemaOf(schema: z.ZodType | JsonSchema, io: Io): JsonSchema {
+  shared ??= componentSchemas();
+  const components = { ...shared };
+  return inlined(partOf(schema, io, components), components) as JsonSchema;
+}
+
+function inlined(schema: unknown, components: Schemas): unknown {
+  if (Array.isArray(schema)) return schema.map((one) => inlined(one, components));
+  if (typeof schema !== 'object' || schema === null) return schema;
+  const { $ref, oneOf, discriminator, ...rest } = schema as JsonSchema;
+  if (typeof $ref === 'string') return inlined({ ...components[$ref.slice(COMPONENTS.length)], ...rest }, components);
+  if (discriminator !== undefined) return inlined((oneOf as readonly unknown[])[0], components);
+  return Object.fromEntries(Object.entries(schema).map(([key, value]) => [key, inlined(value, components)]));
+}
+
+const MAX_INT32 = 2 ** 31 - 1;
+
+/** What generators of clients need. */
+function forGenerators({ jsonSchema }: { readonly jsonSchema: Record<string, unknown> }): void {
+  const { type, maximum, prefixItems, anyOf, default: absent, description } = jsonSchema;
+  if (type === 'integer' && Number(maximum) > MAX_INT32) jsonSchema.format = 'int64';
+  // Instead of `false` for what follows the end of a tuple.
+  if (Array.isArray(prefixItems)) jsonSchema.items = prefixItems.at(-1);
+  if (Array.isArray(anyOf) && anyOf.some((one: JsonSchema) => one.type === 'array')) {
+    // The Java of a choice between a list and something else does not compile.
+    delete jsonSchema.anyOf;
+    Object.assign(jsonSchema, conditional({}, { anyOf }));
+  }
+  if (absent !== undefined) {
+    // The TypeScript of a member with a default requires it.
+    delete jsonSchema.default;
+    jsonSchema.description = [description, `Default \`${absent}\`.`].filter(Boolean).join(' ');
+  }
+  delete jsonSchema.id;
+}
 
 const TYPES: Readonly<Record<Dtype, JsonSchema>> = {
   int64: { type: 'integer', format: 'int64' },
   float64: { type: 'number', format: 'double' },
   string: { type: 'string' },
-  bool01: { type: 'integer', enum: [0, 1] },
+  bool01: { type: 'integer', minimum: 0, maximum: 1 },
   timestamp_utc: { type: 'string', format: 'date-time' },
   uuid: { type: 'string', format: 'uuid' },
-  json: { type: 'string', contentMediaType: 'application/json' },
+  // Without its media type, of which Go would make a file.
+  json: { type: 'string' },
 };
 
 /** No field is required: an answer holds the requested fields. */
 function rowSchema(description: string, fields: readonly Field[]): JsonSchema {
   const properties = fields.map(({ name, dtype, nullable, unit, doc }) => {
-    const { enum: values, ...type } = TYPES[dtype];
+    const type = TYPES[dtype];
     return [
       name,
       {
         ...type,
         ...(nullable && { type: [type.type, 'null'] }),
-        ...(values !== undefined && { enum: [...(values as readonly unknown[]), ...(nullable ? [null] : [])] }),
         description: unit === undefined ? doc : `${doc} Unit: ${unit}.`,
       },
     ];
@@ -87,7 +150,11 @@ const problem = z
   })
   .describe('A problem (RFC 9457). Every answer other than 2xx is one.');
 
-export function componentSchemas(): Record<string, JsonSchema> {
+/** The components that no route has for itself: rows and what is made of them, filters, problems. */
+export function componentSchemas(): Schemas {
+  const components: Schemas = {};
+  componentOf(problem, 'output', 'Problem', components);
+  componentOf(datasetKey, 'output', 'DatasetKey', components);
   const rows = [...DATASETS.values()].flatMap((dataset) => [
     ...MODES.map((mode) => ({
       columns: columnsOf(dataset, mode),
@@ -97,13 +164,19 @@ export function componentSchemas(): Record<string, JsonSchema> {
   ]);
   const klines = MODES.map((mode) => ({ columns: klineColumns(mode), doc: `A kline in mode ${mode}.` }));
   const shapes = [...rows, ...klines].flatMap(({ columns, doc }) => [
-    [columns.name, rowSchema(doc, columns.all)],
+    [rowOf(columns), rowSchema(doc, columns.all)],
     [fieldNamesOf(columns), { type: 'string', enum: columns.all.map(({ name }) => name) }],
     [clausesOf(columns), clauseSchema(columns.all)],
   ]);
   const filtered = DTYPES.filter((dtype) => OPERATORS_OF[dtype].length > 0);
   const comparisons = filtered.map((dtype) => [comparisonOf(dtype), comparisonSchema(dtype)]);
-  return { Problem: schemaOf(problem, 'output'), ...Object.fromEntries([...shapes, ...comparisons]) };
+  return Object.assign(
+    components,
+    Object.fromEntries([...shapes, ...comparisons]),
+    { Frame: partOf(frameAnswer, 'output', components) },
+    { FrameRow: frameRow, FrameCell: frameCell },
+    rowsAnswers(components),
+  );
 }
 
 const SAMPLE = 'exchange_a_spot_trades';
@@ -114,7 +187,7 @@ const common = {
   sources: z.array(datasetKey).length(1),
   warnings: z.array(warning),
   schema: z
-    .array(z.strictObject({ name: z.string(), dtype: z.enum(DTYPES) }))
+    .array(z.strictObject({ name: z.string(), dtype: z.enum(DTYPES) }).meta({ id: 'RowField' }))
     .describe('Names and dtypes of the rows’ fields. They depend on the request alone, not on the rows.'),
   ...grantedRights,
   rows: z.array(z.unknown()),
@@ -149,16 +222,52 @@ const envelopeHeaderDocs = (members: readonly string[]): AnswerHeaders =>
       ]),
   );
 
-const anyOf = (names: readonly string[]): JsonSchema => ({ anyOf: names.map(refTo) });
+/** An answer of these rows, which says by constants what they are. */
+const rowsAnswer = (envelope: z.ZodType, columns: Columns, mode: Mode, source: JsonSchema, components: Schemas) => {
+  const { properties, ...whole } = partOf(envelope, 'output', components) as { readonly properties: JsonSchema };
+  const rows = { type: 'array', items: refTo(rowOf(columns)) };
+  return { ...whole, properties: { ...properties, mode: { type: 'string', const: mode }, source, rows } };
+};
+
+/** One of several answers, each with its own constant in this member. A client that took the first that fits would lose the rows. */
+const oneAnswerOf = (propertyName: string, names: Readonly<Record<string, string>>): JsonSchema => ({
+  oneOf: Object.values(names).map(refTo),
+  discriminator: {
+    propertyName,
+    mapping: Object.fromEntries(Object.entries(names).map(([value, name]) => [value, refTo(name).$ref])),
+  },
+});
+
+/** The answers with rows of a dataset: of the query, of the historical routes, and klines; each native or aligned. */
+function rowsAnswers(components: Schemas): Schemas {
+  const answers: Schemas = {};
+  const add = (name: string, envelope: z.ZodType, source: JsonSchema, columns: (mode: Mode) => Columns) => {
+    const nameOf = (mode: Mode) => name.replace(/Rows$|History$|$/, `${MODE_NAMES[mode]}$&`);
+    for (const mode of MODES) answers[nameOf(mode)] = rowsAnswer(envelope, columns(mode), mode, source, components);
+    answers[name] = oneAnswerOf('mode', Object.fromEntries(MODES.map((mode) => [mode, nameOf(mode)])));
+  };
+  for (const [key, dataset] of DATASETS) {
+    const source = { type: 'string', const: key };
+    add(`${pascal(key)}Rows`, queryAnswer, source, (mode) => columnsOf(dataset, mode));
+    add(historyOf(dataset), historicalAnswer, source, (mode) => historicalColumns(dataset, 'rows', mode));
+  }
+  const exchanges = [...DATASETS.values()].filter(({ trades }) => trades).map(({ key }) => key);
+  add('Klines', historicalAnswer, { type: 'string', enum: exchanges }, (mode) => klineColumns(mode));
+  answers.QueryRows = oneAnswerOf('source', Object.fromEntries(DATASET_KEYS.map((key) => [key, `${pascal(key)}Rows`])));
+  return answers;
+}
+
+const historyOf = ({ key }: DatasetDefinition): string => `${pascal(key)}History`;
 
 /** Documents the same rows in every representation. */
-function rowAnswer(envelope: z.ZodType, row: JsonSchema): AnswerDoc {
-  const { properties, ...whole } = schemaOf(envelope, 'output') as { readonly properties: JsonSchema };
-  const json = { ...whole, properties: { ...properties, rows: { type: 'array', items: row } } };
-  const lines = { ...row, description: `One line. ${TRAILERS}` };
+function rowAnswer(members: readonly string[], json: JsonSchema): AnswerDoc {
   const content = REPRESENTATIONS.map(({ mediaType, rowsOnly }) => [
     mediaType,
-    !rowsOnly ? json : mediaType.endsWith('ndjson') ? lines : { description: TRAILERS },
+    !rowsOnly
+      ? json
+      : mediaType.endsWith('ndjson')
+        ? { type: 'string', description: `A row of \`rows\` a line. ${TRAILERS}` }
+        : { ...(mediaType === 'text/csv' ? { type: 'string' } : FILE_BYTES), description: TRAILERS },
   ]);
   return {
     doc: 'The rows, in the representation that `Accept` selects, compressed if `Accept-Encoding` allows it.',
@@ -167,7 +276,7 @@ function rowAnswer(envelope: z.ZodType, row: JsonSchema): AnswerDoc {
       ...SYNTHETIC_HEADER,
       ...CHECKPOINT_HEADERS,
       ...SEARCHED_HEADERS,
-      ...envelopeHeaderDocs(Object.keys(properties)),
+      ...envelopeHeaderDocs(members),
       'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',
       'X-Svc-Row-Count': `For bodies of rows alone: the number of rows. ${TRAILER}`,
       'X-Svc-Sha256': `For bodies of rows alone: the sha256 of the uncompressed body. ${TRAILER}`,
@@ -177,17 +286,13 @@ function rowAnswer(envelope: z.ZodType, row: JsonSchema): AnswerDoc {
 
 export function queryDoc(): RouteDoc {
   return {
+    operation: 'queryRows',
     tag: 'rows',
     summary: 'Rows of any dataset',
     doc: 'The body has at most one of `time_range`, `n_rows`, `n_random`; without any of them the window is the whole proved history. Large answers stream. A failure after the first byte breaks the connection, so an answer that ends is complete.',
     headers: ['Accept-Encoding'],
     body: querySchema,
-    answers: [
-      rowAnswer(
-        queryAnswer,
-        anyOf(DATASET_KEYS.flatMap((key) => MODES.map((mode) => columnsOf(DATASETS.get(key)!, mode).name))),
-      ),
-    ],
+    answers: [rowAnswer(Object.keys(queryAnswer.shape), refTo('QueryRows'))],
     problems: READ_PROBLEMS,
     examples: queryExamples(),
   };
@@ -215,10 +320,15 @@ const frameAnswer = z.strictObject({
   warnings: common.warnings,
   schema: common.schema,
   ...grantedRights,
-  rows: z.array(z.unknown()),
+  rows: z.array(z.looseObject({}).meta({ id: 'FrameRow' })),
   row_count: common.row_count,
   rows_sha256: textField('Digest of the rows, the same in every representation.'),
 });
+
+const frameCell: JsonSchema = {
+  description: 'Null where the frame has no value.',
+  anyOf: [{ type: ['number', 'null'] }, { type: ['string', 'null'] }],
+};
 
 const frameRow: JsonSchema = {
   type: 'object',
@@ -228,12 +338,13 @@ const frameRow: JsonSchema = {
     datetime: { type: 'string', format: 'date-time' },
     known_at_utc: { type: 'string', format: 'date-time' },
   },
-  additionalProperties: { type: ['number', 'string', 'null'] },
+  additionalProperties: refTo('FrameCell'),
 };
 
 export function frameDoc(): RouteDoc {
-  const { headers, ...answer } = rowAnswer(frameAnswer, frameRow);
+  const { headers, ...answer } = rowAnswer(Object.keys(frameAnswer.shape), refTo('Frame'));
   return {
+    operation: 'queryFrame',
     tag: 'rows',
     summary: 'A frame: columns of several datasets on one grid',
     doc: 'Trades of a bucket become one value. Of everything else a bucket has the last value before its end. The body has exactly one of `time_range` and `n_rows`. `"as_of": "row"` leaves out of each row what was not known at the end of its bucket.',
@@ -298,14 +409,15 @@ export const queryExamples = (): RouteDoc['examples'] => [
 export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind): RouteDoc {
   const { title, doc } = dataset;
   const klines = kind === 'klines';
-  const rows = MODES.map((mode) => historicalColumns(dataset, kind, mode).name);
+  const rows = klines ? 'Klines' : historyOf(dataset);
   return {
+    operation: `get${pascal(klines ? dataset.trades!.klinesPath : dataset.historicalPath)}`,
     tag: 'rows',
     summary: klines ? `${title}: klines` : title,
     doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} A window consists of whole UTC days, both inclusive. The body has at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
     headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
-    answers: [rowAnswer(historicalAnswer, anyOf(rows))],
+    answers: [rowAnswer(Object.keys(historicalAnswer.shape), refTo(rows))],
     problems: HISTORICAL_PROBLEMS,
     examples: klines ? KLINE_EXAMPLES : rowExamples(dataset),
   };

@@ -1,10 +1,9 @@
 /** GET /v1/changes: what was proved, revised, retracted, quarantined or refused, as pages of JSON or as a stream of events. */
 import { z } from 'zod';
 import { LEAF_KINDS } from '../../shared/proof-log/leaf.ts';
-import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import type { ChangeFeed, Covers } from '../changes/change-feed.ts';
 import { Problem } from '../contract/problems.ts';
-import { oneOf, parsedText } from '../contract/shapes.ts';
+import { datasetKey, parsedText } from '../contract/shapes.ts';
 import { count, textField } from '../discovery/schemas.ts';
 import { answerBytes, DEDICATED, versionProblem } from '../http/answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
@@ -33,10 +32,7 @@ const parameters = z.strictObject({
     .meta({
       description: `Changes after this number; 0, the default, begins with the first, \`${LATEST}\` with the next one.`,
     }),
-  dataset: z
-    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
-    .optional()
-    .meta({ description: 'Changes of this dataset, and of the proof log.' }),
+  dataset: datasetKey.optional().meta({ description: 'Changes of this dataset, and of the proof log.' }),
   limit: parsedText((text) => {
     const limit = parseNumber(text) ?? 0;
     return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
@@ -55,7 +51,7 @@ const changesAnswer = z.strictObject({
       z.looseObject({
         number: count('Its number: the index of its leaf in the proof log, plus one. No number is left out.'),
         kind: z.enum(LEAF_KINDS).describe('What happened. `restored` is about the proof log.'),
-        dataset: z.enum(DATASET_KEYS).nullable(),
+        dataset: datasetKey.nullable(),
         partition: z.string().nullable().describe('The partition.'),
         revision: z.int().nullable().describe('Revision of the partition.'),
         rows: z.int().nullable().describe('Its rows.'),
@@ -100,6 +96,7 @@ export function changesRoute(deps: ChangesDeps): Route {
 }
 
 const changesDoc = (): RouteDoc => ({
+  operation: 'listChanges',
   tag: 'discovery',
   summary: 'What was proved, revised, retracted, quarantined or refused, in order and without a gap',
   doc: 'Ask with `since=0` once, then with `next`. With `Accept: text/event-stream` the answer does not end: each change comes as an event whose `id` is its number, and a client that connects again with `Last-Event-ID` (browsers’ `EventSource` does) continues after it. A change is sent after its commit.',

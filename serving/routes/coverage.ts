@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
-import { DATASET_KEYS } from '../../shared/registry/index.ts';
+import { refTo } from '../contract/json-schema.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage-answer.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -23,8 +23,7 @@ function parseLimit(text: string): number | undefined {
   return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
 }
 
-const instant = (doc: string) =>
-  parsedText(parseInstant, INSTANT_RULE, INSTANT).optional().meta({ format: 'date-time', description: doc });
+const instant = (doc: string) => parsedText(parseInstant, INSTANT_RULE, INSTANT).optional().meta({ description: doc });
 
 const parameters = z.strictObject({
   from: instant('Partitions that end after this time.'),
@@ -57,10 +56,11 @@ export function coverageRoute({
     path: '/v1/coverage/:dataset',
     access: 'read',
     doc: (): RouteDoc => ({
+      operation: 'getCoverage',
       tag: 'discovery',
       summary: 'What of a dataset is proved, what is missing, and the proof of each partition',
       doc: 'The answer lists the proved stretches, the gaps between them, and the partitions behind them. A partition comes with its document and the digests that proved it; a quarantined one comes with the reason. The parameters select partitions; everything else describes the whole dataset at one moment.',
-      segments: { dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } } },
+      segments: { dataset: { doc: 'Key of the dataset.', schema: refTo('DatasetKey') } },
       query: parameters,
       answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer }, headers: SYNTHETIC_HEADER }],
       problems: ['DATASET_NOT_FOUND', 'AUTH_DATASET_NOT_COVERED', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],

@@ -22,6 +22,7 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
     path: '/v1/datasets',
     access: 'read',
     doc: (): RouteDoc => ({
+      operation: 'listDatasets',
       tag: 'discovery',
       summary: 'All datasets: fields, units, rights, and proved coverage',
       doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment. A named key sees the datasets that it covers.',

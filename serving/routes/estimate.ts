@@ -27,6 +27,7 @@ export function estimateRoute({ inspector, rights, rules }: EstimateDeps): Route
     path: '/v1/raw/estimate',
     access: 'read',
     doc: (): RouteDoc => ({
+      operation: 'estimateQuery',
       tag: 'discovery',
       summary: 'The rows and bytes that a query would return, without running it',
       doc: 'The route takes the body of a query, checks it like a query, and estimates its rows and bytes within tens of milliseconds, whatever the length of the history. Without filters the service counts rows by the proofs of partitions and frames. With filters it uses the database’s statistics, and it warns when a filter passes so few rows that the query is likely to exceed its time budget.',

@@ -9,7 +9,7 @@ import { exportRights, requireGrants } from '../exports/states.ts';
 import { requireAccept } from '../http/answer.ts';
 import { NO_PARAMETERS } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
-import { type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
+import { fileContent, type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
 import { sendFile } from '../http/send-file.ts';
 import {
   EXPORT_ID,
@@ -33,7 +33,7 @@ interface FileRoute {
   readonly path: string;
   readonly pick: FileChoice;
   readonly isManifest?: boolean;
-  readonly doc: Pick<RouteDoc, 'summary' | 'doc'> & { readonly content: readonly string[] };
+  readonly doc: Pick<RouteDoc, 'operation' | 'summary' | 'doc'> & { readonly content: readonly string[] };
   readonly segments?: Readonly<Record<string, SegmentDoc>>;
   readonly problems?: RouteDoc['problems'];
   readonly example?: Readonly<Record<string, string>>;
@@ -65,6 +65,7 @@ const ROUTES: readonly FileRoute[] = [
     },
     problems: ['EXPORT_ARTIFACT_SPLIT'],
     doc: {
+      operation: 'downloadExport',
       summary: 'The file of an export',
       doc: 'The service hashes the file before it sends any of it. To resume a download, send `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` returns only size and checksum. For an artifact that is split by day the answer is 303, and `Location` leads to the manifest, which lists them.',
       content: FILE_TYPES,
@@ -83,6 +84,7 @@ const ROUTES: readonly FileRoute[] = [
     segments: { file: { doc: 'Name of the file, as the status lists it.', schema: { type: 'string' } } },
     example: { file: '$EXPORT_FILE' },
     doc: {
+      operation: 'downloadExportFile',
       summary: 'One file of an export, by its name',
       doc: 'An artifact that was split by day has several files.',
       content: FILE_TYPES,
@@ -93,6 +95,7 @@ const ROUTES: readonly FileRoute[] = [
     pick: ({ artifact }) => artifact!.manifest,
     isManifest: true,
     doc: {
+      operation: 'downloadExportManifest',
       summary: 'The manifest of an export',
       doc: 'What the file holds and what proves it: schema, window, rows, checksums, warnings, and the partitions with the digests that proved them.',
       content: [MANIFEST_TYPE],
@@ -173,7 +176,6 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
     'Accept-Ranges': '`bytes`.',
   };
   const withContent = { ...headers, 'Content-Disposition': 'A file name.', ...SYNTHETIC_HEADER };
-  const bytes = Object.fromEntries(content.map((type) => [type, {}]));
   return {
     tag: 'export',
     ...doc,
@@ -181,11 +183,11 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
     query: NO_PARAMETERS,
     headers: ['Range', 'If-Range', 'If-Match', 'If-None-Match', 'If-Modified-Since', 'If-Unmodified-Since'],
     answers: [
-      { doc: 'The file.', content: bytes, headers: withContent },
+      { doc: 'The file.', content: fileContent(content), headers: withContent },
       {
         status: 206,
         doc: 'The part of the file that `Range` asks for.',
-        content: bytes,
+        content: fileContent(content, { isPart: true }),
         headers: { ...withContent, 'Content-Range': 'The part that the answer holds.' },
       },
       { status: 304, doc: 'The client already has the file.', content: {}, headers },

@@ -1,9 +1,8 @@
 /** POST /v1/raw/export, the list of exports, the status of one, and its cancellation. */
 import { z } from 'zod';
-import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { exportSchema, parseExport, requestDigest } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
-import { oneOf, parsedText } from '../contract/shapes.ts';
+import { datasetKey, oneOf, parsedText } from '../contract/shapes.ts';
 import { acceptedAnswer, acceptedOf, listAnswer, PREFIX, statusAnswer, statusOf } from '../exports/answers.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
 import { checkFiles, type ExportDirectories, isExportId } from '../exports/files.ts';
@@ -133,6 +132,7 @@ function idempotencyFaults({ headersDistinct }: Exchange['request']) {
 }
 
 const submitDoc = (): RouteDoc => ({
+  operation: 'createExport',
   tag: 'export',
   summary: 'Export rows of any dataset to a file, in the background',
   doc: 'The body has exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. The service answers as soon as it has recorded and queued the export; poll its status until it is `succeeded` or `failed`. With the header `Idempotency-Key` (1 to 255 characters of your choice) a repeated request returns the same export, even if the first answer was lost. The commands of the other export routes take the id from the shell variable `EXPORT_ID`.\n\nThe file holds the rows that are proved when the run begins. The same request on the same proved data yields the same bytes.',
@@ -187,6 +187,7 @@ function statusRoute(deps: ExportRouteDeps): Route {
     path: `${PREFIX}/:export_id`,
     access: 'export',
     doc: (): RouteDoc => ({
+      operation: 'getExport',
       tag: 'export',
       summary: 'The status of an export',
       doc: 'For a succeeded export the status locates the file, after the service has checked that the file is unchanged. If a file is missing or was changed, the answer is 503 with a code for either case.',
@@ -246,10 +247,7 @@ const CURSOR_RULE = 'must be the next_cursor of an answer';
 
 const listParameters = z.strictObject({
   status: z.enum(EXPORT_STATES, oneOf(EXPORT_STATES)).optional().meta({ description: 'Exports in this state.' }),
-  dataset: z
-    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
-    .optional()
-    .meta({ description: 'Exports that read this dataset.' }),
+  dataset: datasetKey.optional().meta({ description: 'Exports that read this dataset.' }),
   limit: parsedText(parseLimit, `must be a whole number from 1 to ${MAX_PAGE}`).optional().meta({
     type: 'integer',
     minimum: 1,
@@ -270,6 +268,7 @@ function listRoute({ store }: ExportRouteDeps): Route {
     path: PREFIX,
     access: 'export',
     doc: (): RouteDoc => ({
+      operation: 'listExports',
       tag: 'export',
       summary: 'All exports, newest first',
       doc: 'All exports that the service accepted; for a named key, its own. The list does not check their files; the status of an export does.',
@@ -310,6 +309,7 @@ function cancelRoute({ store, audit }: ExportRouteDeps): Route {
     access: 'export',
     keyRefused: (exchange, code) => audit.refusedKey({ ...factsOf(exchange), code }),
     doc: (): RouteDoc => ({
+      operation: 'cancelExport',
       tag: 'export',
       summary: 'Cancel an export',
       doc: 'The export becomes `failed` with `EXPORT_RUN_CANCELED`. A run in progress ends within seconds and leaves no file. A finished export cannot be canceled.',

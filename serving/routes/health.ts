@@ -21,6 +21,7 @@ export function healthRoutes(checks: Checks, identity: string | undefined): Rout
       path: '/healthz',
       access: 'open',
       doc: (): RouteDoc => ({
+        operation: 'getHealth',
         tag: 'service',
         summary: 'Does the process answer?',
         doc: 'For supervisors. The check covers only the process itself.',
@@ -44,6 +45,7 @@ export function healthRoutes(checks: Checks, identity: string | undefined): Rout
       path: '/readyz',
       access: 'open',
       doc: (): RouteDoc => ({
+        operation: 'getReadiness',
         tag: 'service',
         summary: 'Can the service serve, and if not, what prevents it?',
         doc: 'For load balancers. The checks cover the rights matrix, the database, migrations and aligned storage. The answer also names failing followers, which do not make the service unready. While it is not ready, the service still serves what it can.',
@@ -78,11 +80,12 @@ export function metricsRoute(metrics: Metrics): Route {
     path: '/metrics',
     access: 'metrics',
     doc: (): RouteDoc => ({
+      operation: 'getMetrics',
       tag: 'service',
       summary: 'Numbers for Prometheus',
       doc: 'Lag, coverage, runs, exports and stores of the whole system as recorded in the catalog and the log, and the requests of the process, or of each of several (`SVC_HTTP_PROCESSES`). The route takes the service’s key or `SVC_METRICS_KEY`, which opens no other route, in `X-API-Key` or as `Authorization: Bearer`.\n\nThe service queries the database at most once in five seconds, however often the route is called.',
       query: NO_PARAMETERS,
-      answers: [{ doc: 'The metrics.', content: { 'text/plain': {} }, headers: ENCODED }],
+      answers: [{ doc: 'The metrics.', content: { 'text/plain': { type: 'string' } }, headers: ENCODED }],
       problems: ['QUERY_CONTRACT_ERROR'],
       examples: [{ title: 'All of them' }],
     }),

@@ -30,6 +30,7 @@ import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import {
   CATALOG_PROBLEMS,
   type Exchange,
+  fileContent,
   RIGHTS_PROBLEMS,
   type Route,
   type RouteDoc,
@@ -76,6 +77,7 @@ const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps):
   access: 'export',
   doc: () => ({
     ...docOf(MANIFEST_TYPE),
+    operation: 'getLakeManifest',
     summary: 'The root manifest of the lake',
     doc: 'All files of the lake with sizes, digests and the manifest of each; `change` is the last change of the proof log that they hold. With `If-None-Match`, one request says whether anything changed. `./tidemark mirror` keeps a copy of the whole.',
     problems: ['QUERY_CONTRACT_ERROR', ...FILE_PROBLEMS],
@@ -136,6 +138,7 @@ const text = { type: 'string' } as const;
 
 const fileDoc = (): RouteDoc => ({
   ...docOf(ROWS_TYPE, MANIFEST_TYPE),
+  operation: 'downloadLakeFile',
   summary: 'A file of the lake',
   doc: 'The rows of a dataset on a day or in a year, or their manifest, which is the one of an export. The `ETag` is the sha256 that the root manifest names. To resume a download, send `Range: bytes=n-` and `If-Range` with it.',
   segments: {
@@ -350,17 +353,16 @@ function docOf(...types: readonly string[]): Pick<RouteDoc, 'tag' | 'query' | 'h
     'Accept-Ranges': '`bytes`.',
     ...SYNTHETIC_HEADER,
   };
-  const content = Object.fromEntries(types.map((type) => [type, {}]));
   return {
     tag: 'lake',
     query: NO_PARAMETERS,
     headers: ['Range', 'If-Range', 'If-Match', 'If-None-Match', 'If-Modified-Since', 'If-Unmodified-Since'],
     answers: [
-      { doc: 'The file.', content, headers },
+      { doc: 'The file.', content: fileContent(types), headers },
       {
         status: 206,
         doc: 'The part of the file that `Range` asks for.',
-        content,
+        content: fileContent(types, { isPart: true }),
         headers: { ...headers, 'Content-Range': 'The part that the answer holds.' },
       },
       { status: 304, doc: 'The client already has the file.', content: {}, headers: VALIDATOR_HEADERS },

@@ -9,9 +9,10 @@ import {
   findEvent,
   type RunRows,
 } from '../../shared/lineage/find-event.ts';
-import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
+import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import { STORABLE_TEXT, TEXT_RULE } from '../contract/filters.ts';
+import { TEXT_RULE, WITHOUT_NUL } from '../contract/filters.ts';
+import { refTo } from '../contract/json-schema.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/pg-messages.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -45,7 +46,7 @@ const parameters = z.strictObject({
   partition: z
     .string()
     .min(1, { error: 'must name a partition' })
-    .regex(STORABLE_TEXT, { error: TEXT_RULE })
+    .regex(WITHOUT_NUL, { error: TEXT_RULE })
     .optional()
     .describe('The partition to choose when several hold the offset.'),
 });
@@ -65,7 +66,7 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
       const fault = date === undefined ? undefined : dateFault(dataset, date, named);
       if (fault !== undefined) throw contractProblem([{ pointer: '?date', message: fault }]);
       const partition = date ?? named;
-      if (!STORABLE_TEXT.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
+      if (!WITHOUT_NUL.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
       const inspect = <T>(work: (session: Session) => Promise<T>) =>
@@ -102,14 +103,15 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
 }
 
 const lineageDoc = (): RouteDoc => ({
+  operation: 'getLineage',
   tag: 'discovery',
   summary: 'One event: its source’s own bytes, the document they came in, and the proof',
   doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<index>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
   segments: {
-    dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
+    dataset: { doc: 'Key of the dataset.', schema: refTo('DatasetKey') },
     offset: {
       doc: 'Offset of the event in its source: a trade id, a height, a `metric_id`.',
-      schema: { type: 'string', pattern: STORABLE_TEXT.source },
+      schema: { type: 'string', pattern: WITHOUT_NUL.source },
     },
   },
   query: parameters,

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { requireAccept } from '../http/answer.ts';
 import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
-import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
+import { type Exchange, fileContent, type Route, type RouteDoc } from '../http/routes.ts';
 import { type About, type Documented, documented, openapiDocument } from '../openapi/document.ts';
 import { docsPage, SCRIPT_PATH, STYLE_PATH } from '../openapi/page.ts';
 
@@ -40,6 +40,7 @@ export function openapiRoutes(others: readonly Route[]): Route[] {
   const all = (): Documented[] => documented([...others, ...routes]);
   const routes: Route[] = [
     fixed('/openapi.json', 'application/json', () => JSON.stringify(openapiDocument(all(), ABOUT)), {
+      operation: 'getOpenapi',
       summary: 'This contract as OpenAPI 3.1',
       doc: 'Generated from the tables that requests are checked against: the registry of datasets, the schemas of bodies and parameters, the routes and the problem codes.',
       what: 'The document.',
@@ -61,7 +62,7 @@ export function openapiRoutes(others: readonly Route[]): Route[] {
   return routes;
 }
 
-interface FixedDoc extends Pick<RouteDoc, 'summary' | 'doc'> {
+interface FixedDoc extends Pick<RouteDoc, 'operation' | 'summary' | 'doc'> {
   readonly what: string;
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -78,7 +79,7 @@ function fixed(path: string, type: string, make: () => string, { what, headers, 
       tag: 'service',
       query: NO_PARAMETERS,
       headers: ['If-None-Match'],
-      answers: [{ doc: what, content: { [type]: {} }, headers: TAGGED }, UNCHANGED],
+      answers: [{ doc: what, content: fileContent([type]), headers: TAGGED }, UNCHANGED],
       problems: ['QUERY_CONTRACT_ERROR'],
       examples: [{ title: path }],
     }),

@@ -25,12 +25,14 @@ interface OpsDeps {
 export function opsRoutes(deps: OpsDeps): Route[] {
   return [
     opsRoute('/v1/ops/status', (): Promise<OpsStatusAnswer> => statusOf(deps), {
+      operation: 'getSystemStatus',
       summary: 'The state of the whole system',
       doc: 'Lag, coverage, work in progress, exports and queues: the numbers of `/metrics` and of `tidemark status --json`, from the same computation. The service collects them at most once in five seconds, however many callers ask.',
       answers: [{ doc: 'The state at one moment.', content: { 'application/json': statusAnswer } }],
       examples: [{ title: 'Now' }],
     }),
     opsRoute('/v1/ops/history', async (): Promise<HistoryAnswer> => historyOf(deps.monitor), {
+      operation: 'getSystemHistory',
       summary: 'Samples of the last hour',
       doc: 'For plots. The process takes a sample every 15 seconds and keeps one hour of samples in memory. For longer histories use Prometheus.',
       answers: [
@@ -44,7 +46,7 @@ export function opsRoutes(deps: OpsDeps): Route[] {
 function opsRoute(
   path: string,
   answer: () => Promise<unknown>,
-  doc: Pick<RouteDoc, 'summary' | 'doc' | 'answers' | 'examples'>,
+  doc: Pick<RouteDoc, 'operation' | 'summary' | 'doc' | 'answers' | 'examples'>,
 ): Route {
   return {
     method: 'GET',

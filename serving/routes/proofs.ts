@@ -8,7 +8,14 @@ import { parseTilePath, type TileSource } from '../../shared/proof-log/tiles.ts'
 import { Problem } from '../contract/problems.ts';
 import { answerBytes } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
-import type { ExampleDoc, Exchange, Route, RouteDoc, SegmentDoc } from '../http/routes.ts';
+import {
+  type ExampleDoc,
+  type Exchange,
+  fileContent,
+  type Route,
+  type RouteDoc,
+  type SegmentDoc,
+} from '../http/routes.ts';
 import { isTagged } from '../http/send-file.ts';
 
 const TEXT = 'text/plain; charset=utf-8';
@@ -30,6 +37,7 @@ const EXAMPLES: readonly ExampleDoc[] = [
 interface PlainFile {
   readonly path: string;
   readonly file: string;
+  readonly operation: string;
   readonly summary: string;
   readonly doc: string;
 }
@@ -38,18 +46,21 @@ const PLAIN: readonly PlainFile[] = [
   {
     path: '/v1/proofs/checkpoint',
     file: CHECKPOINT_FILE,
+    operation: 'getCheckpoint',
     summary: 'The last checkpoint of the proof log',
     doc: 'Origin, size and root of the log in a signed note (C2SP `tlog-checkpoint`). Whoever keeps it can hold every later answer against it.',
   },
   {
     path: '/v1/proofs/key',
     file: KEY_FILE,
+    operation: 'getProofKey',
     summary: 'The key that verifies checkpoints',
     doc: 'One line, `name+hash+base64` (C2SP `signed-note`, Ed25519). Keep it: a key that comes with what it verifies proves nothing.',
   },
   {
     path: '/v1/proofs/rotations',
     file: ROTATIONS_FILE,
+    operation: 'getKeyRotations',
     summary: 'Rotations of the key',
     doc: 'Signed notes, the oldest first: the text of each is the next key’s line, signed by the key before it. Not found where the key was never rotated.',
   },
@@ -59,11 +70,12 @@ const PROBLEM_CODES: RouteDoc['problems'] = ['QUERY_CONTRACT_ERROR', 'PROOF_LOG_
 
 export function proofRoutes(source: TileSource): Route[] {
   const files = PLAIN.map(
-    ({ path, file, summary, doc }): Route => ({
+    ({ path, file, operation, summary, doc }): Route => ({
       method: 'GET',
       path,
       access: 'open',
       doc: () => ({
+        operation,
         tag: 'proofs',
         summary,
         doc,
@@ -86,6 +98,7 @@ export function proofRoutes(source: TileSource): Route[] {
       path: `/v1/proofs/tile/:level/${names.map((name) => `:${name}`).join('/')}`,
       access: 'open',
       doc: () => ({
+        operation: names.length === 1 ? 'getTile' : `getTileIn${names.length}Parts`,
         tag: 'proofs',
         summary: `A tile of the proof log, its index in ${names.length} ${names.length === 1 ? 'part' : 'parts'}`,
         doc: 'The hashes of a level, or with the level `entries` the leaves, 256 a tile (C2SP `tlog-tiles`). An incomplete tile is asked for by its width, `000.p/17`.',
@@ -118,7 +131,7 @@ const PART: SegmentDoc = {
 const HEADERS = { ETag: 'Identifies exactly these bytes.' };
 const answerDoc = (type: string) => ({
   doc: 'The file.',
-  content: { [type.split(';')[0]]: { type: 'string' } as const },
+  content: fileContent([type.split(';')[0]]),
   headers: HEADERS,
 });
 const UNCHANGED = { status: 304, doc: 'The client already has the file.', content: {}, headers: HEADERS };

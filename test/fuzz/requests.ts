@@ -169,10 +169,13 @@ class Sender {
       if (!declared.$ref && !validate(json))
         faults.push(`the body is not of its schema: ${JSON.stringify(validate.errors).slice(0, 300)}`);
       if (json.export_id && status < 300 && this.#exports.length < 200) this.#exports.push(json.export_id);
-      if (status >= 400) faults.push(...this.#problemFaults(answer, json));
+      if (status >= 400) {
+        faults.push(...this.#problemFaults(answer, json));
+        if (!content[type]?.['x-codes']?.includes(json.code)) faults.push(`${json.code} is not declared for ${status}`);
+      }
       faults.push(...this.#disagreement(request, status, json));
     } else if (hasBody && status >= 400) faults.push(`a problem of the type ${type}`);
-    if (headers['x-request-id'] === undefined && !template.startsWith('/page')) faults.push('no X-Request-Id');
+    if (headers['x-request-id'] === undefined) faults.push('no X-Request-Id');
     const shown = `${JSON.stringify(headers)}${status >= 400 ? withoutEcho(text) : ''}`;
     const leak =
       INTERNALS.exec(shown)?.[0] ??
@@ -461,9 +464,10 @@ export class RequestMaker {
     // Most rules are of trades.
     if (name === 'dataset' && random() < 0.5) return 'exchange_a_spot_trades';
     if (Array.isArray(schema.enum)) return oneOf(random, schema.enum as Json[]);
-    const choices = schema.oneOf ?? schema.anyOf;
-    if (choices && !schema.properties) return this.#value(name, oneOf(random, choices as Json[]), random, depth + 1);
     const [first] = [schema.type].flat();
+    // What generators of clients cannot read stands under a condition that always holds.
+    const choices = schema.oneOf ?? schema.anyOf ?? (first === undefined ? schema.then?.anyOf : undefined);
+    if (choices && !schema.properties) return this.#value(name, oneOf(random, choices as Json[]), random, depth + 1);
     switch (first ?? (schema.properties ? 'object' : undefined)) {
       case 'object':
         return this.#object(schema, random, depth);

@@ -153,7 +153,7 @@ const SCOPE_OF: Readonly<Record<string, Scope | 'open'>> = {
   'GET /metrics': 'metrics',
   ...Object.fromEntries(
     [
-      ...['/', '/page/{file}', '/docs', '/docs/docs.css', '/docs/docs.js', '/openapi.json', '/healthz', '/readyz'],
+      ...['/openapi.json', '/healthz', '/readyz'],
       ...['key', 'checkpoint', 'checkpoint/{size}', 'tile/{level}/{a}', 'tile/{level}/{a}/{b}'].map(
         (path) => `/v1/proofs/${path}`,
       ),

@@ -185,6 +185,97 @@ const SCHEMATHESIS_PACKAGES = [
 export const schemathesisPython = (): Promise<Tool> =>
   once('schemathesis-python', () => pythonWith(SCHEMATHESIS_PACKAGES, 'import schemathesis'));
 
+const PYTHON_CLIENT_PACKAGES = [
+  ...['openapi-python-client==0.29.1', 'httpx==0.28.1', 'httpcore==1.0.9', 'h11==0.16.0', 'anyio==4.16.0'],
+  ...['attrs==26.1.0', 'certifi==2026.10.19.post1', 'idna==3.20', 'Jinja2==3.1.6', 'MarkupSafe==3.0.4'],
+  ...['pydantic==2.14.4', 'pydantic_core==2.50.5', 'annotated-types==0.8.0', 'annotated-doc==0.0.7'],
+  ...['typing-inspection==0.4.5', 'typing_extensions==4.16.0', 'ruamel.yaml==0.19.1', 'ruff==0.17.6', 'typer==0.27.3'],
+  ...['rich==15.0.0', 'Pygments==2.21.0', 'markdown-it-py==4.3.0', 'mdurl==0.1.2', 'shellingham==1.5.4'],
+];
+
+/** A Python with openapi-python-client, and with what a client that it makes imports. */
+export const pythonClientMaker = (): Promise<Tool> =>
+  once('python-client-maker', () => pythonWith(PYTHON_CLIENT_PACKAGES, 'import openapi_python_client'));
+
+const TYPESCRIPT_PACKAGES = ['openapi-typescript@7.13.0', 'openapi-fetch@0.17.0', 'typescript@5.9.3'];
+
+/** A folder with openapi-typescript, and with what a client that it makes imports. */
+export const typescriptClientMaker = (): Promise<Tool> =>
+  once('typescript-client-maker', () =>
+    filled('npm', TYPESCRIPT_PACKAGES, 'reach the npm registry', (folder, signal) =>
+      run('npm', ['install', '--silent', '--no-audit', '--no-fund', '--prefix', folder, ...TYPESCRIPT_PACKAGES], {
+        signal,
+      }),
+    ),
+  );
+
+const GO_MODULES = ['github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2'];
+
+/** A folder with oapi-codegen. */
+export const goClientMaker = (): Promise<Tool> =>
+  once('go-client-maker', async () =>
+    runs('go', ['version'])
+      ? await filled('go', GO_MODULES, 'reach the Go module proxy', (folder, signal) =>
+          run('go', ['install', ...GO_MODULES], { signal, env: { GOBIN: folder } }),
+        )
+      : { path: '', missing: 'go is missing: apt-get install golang' },
+  );
+
+const JAVA_ARTIFACTS = ['org.openapitools:openapi-generator-cli:7.17.0'];
+export const JAVA_GENERATOR = 'openapi-generator-cli-7.17.0.jar';
+
+/** A folder with the jar of openapi-generator. */
+export const javaClientMaker = (): Promise<Tool> =>
+  once('java-client-maker', async () =>
+    runs('javac', ['-version']) && runs('mvn', ['--version'])
+      ? await filled('maven', JAVA_ARTIFACTS, 'reach Maven Central', (folder, signal) =>
+          run(
+            'mvn',
+            [
+              '-q',
+              '-B',
+              'dependency:copy',
+              ...JAVA_ARTIFACTS.map((name) => `-Dartifact=${name}`),
+              `-DoutputDirectory=${folder}`,
+            ],
+            { signal, cwd: folder },
+          ),
+        )
+      : { path: '', missing: 'javac or mvn is missing: apt-get install default-jdk-headless maven' },
+  );
+
+/** A folder of the cache that is filled once. */
+async function filled(
+  kind: string,
+  packages: readonly string[],
+  toInstall: string,
+  fill: (folder: string, signal: AbortSignal) => Promise<unknown>,
+): Promise<Tool> {
+  try {
+    const cacheDir = await chooseCacheDir(SELF);
+    const folder = join(cacheDir, `${kind}-${keyOf(packages)}`);
+    const isReady = () => existsSync(join(folder, 'READY'));
+    if (isReady()) return { path: folder };
+    await withLock(join(cacheDir, `${kind}.lock`), { waitMs: GIVE_UP_MS }, async () => {
+      if (isReady()) return;
+      progress(`installing ${packages.join(', ')} (once)`);
+      await rm(folder, { recursive: true, force: true });
+      mkdirSync(folder);
+      await fill(folder, AbortSignal.timeout(GIVE_UP_MS));
+      await writeFile(join(folder, 'READY'), `${packages.join('\n')}\n`);
+    });
+    return { path: folder };
+  } catch (error) {
+    return missing(`${packages[0]} is missing: ${toInstall}`, error);
+  }
+}
+
+const keyOf = (packages: readonly string[]): string =>
+  createHash('sha256')
+    .update(JSON.stringify([packages, process.arch]))
+    .digest('hex')
+    .slice(0, 12);
+
 /**
  * @param packages all of them with their versions
  * @param check what the environment must run
@@ -197,11 +288,7 @@ async function pythonWith(
 ): Promise<Tool> {
   try {
     const cacheDir = await chooseCacheDir(SELF);
-    const key = createHash('sha256')
-      .update(JSON.stringify([packages, process.arch]))
-      .digest('hex')
-      .slice(0, 12);
-    const folder = join(cacheDir, `python-${key}`);
+    const folder = join(cacheDir, `python-${keyOf(packages)}`);
     const python = join(folder, 'bin/python');
     // An environment stops working when the Python that it is made from is replaced by another version.
     const isReady = () => existsSync(join(folder, 'READY')) && runs(python, ['-c', check]);
