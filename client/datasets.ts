@@ -17,7 +17,7 @@ export type DatasetKey =
   | 'bitcoin_network_hashrate_estimate'
   | 'bitcoin_circulating_supply';
 
-/** Every spot trade of exchange A's daily trade files, one row a trade. */
+/** Every spot trade of exchange A's daily trade files, one row per trade. */
 export interface ExchangeASpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -62,7 +62,7 @@ export interface ExchangeASpotTrades extends Shape {
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once. */
+/** Every spot trade of exchange B's daily trade files, one row per trade; exact repeats count once. */
 export interface ExchangeBSpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -119,7 +119,7 @@ export interface ExchangeBSpotTrades extends Shape {
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. */
+/** Every spot trade of exchange C's daily trade files, one row per trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. */
 export interface ExchangeCSpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -178,7 +178,7 @@ export interface ExchangeCSpotTrades extends Shape {
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. */
+/** What ten issuers publish each day about their bitcoin funds, one row per metric of a fund's day. */
 export interface EtfDailyMetrics extends Shape {
   readonly native: {
     /** Id made only from stable facts. */
@@ -241,7 +241,7 @@ export interface EtfDailyMetrics extends Shape {
   readonly defaults: keyof EtfDailyMetrics['native'];
 }
 
-/** Four macro-economic series with every revision, one row a value that a vintage changed. */
+/** Four macro-economic series with every revision, one row per value that a vintage changed. */
 export interface MacroSeriesMetrics extends Shape {
   readonly native: {
     /** sha256 of `source_id|metric_name|observation_date|realtime_start`. */
@@ -304,7 +304,7 @@ export interface MacroSeriesMetrics extends Shape {
   readonly defaults: keyof MacroSeriesMetrics['native'];
 }
 
-/** Every block's header, one row a block. */
+/** Every block's header, one row per block. */
 export interface BitcoinBlockHeaders extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -367,7 +367,7 @@ export interface BitcoinBlockHeaders extends Shape {
   readonly defaults: keyof BitcoinBlockHeaders['native'];
 }
 
-/** Every block's transactions with inputs, outputs, scripts and witnesses, one row a transaction. */
+/** Every block's transactions with inputs, outputs, scripts and witnesses, one row per transaction. */
 export interface BitcoinBlockTransactions extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -436,7 +436,7 @@ export interface BitcoinBlockTransactions extends Shape {
   readonly defaults: keyof BitcoinBlockTransactions['native'];
 }
 
-/** Snapshots of the node's mempool, one row a waiting transaction. */
+/** Snapshots of the node's mempool, one row per waiting transaction. */
 export interface BitcoinMempoolState extends Shape {
   readonly native: {
     /** Time of the snapshot, by the service's clock. */
@@ -499,7 +499,7 @@ export interface BitcoinMempoolState extends Shape {
   readonly defaults: keyof BitcoinMempoolState['native'];
 }
 
-/** What the transactions of each block paid in fees, one row a block. */
+/** What the transactions of each block paid in fees, one row per block. */
 export interface BitcoinBlockFeeTotals extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -548,7 +548,7 @@ export interface BitcoinBlockFeeTotals extends Shape {
   readonly defaults: keyof BitcoinBlockFeeTotals['native'];
 }
 
-/** New coins that each block may create under the halving schedule, one row a block. */
+/** New coins that each block may create under the halving schedule, one row per block. */
 export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -601,7 +601,7 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly defaults: keyof BitcoinBlockSubsidySchedule['native'];
 }
 
-/** Hashes a second, estimated from difficulty and block interval, one row a block. */
+/** Hashes a second, estimated from difficulty and block interval, one row per block. */
 export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -654,7 +654,7 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly defaults: keyof BitcoinNetworkHashrateEstimate['native'];
 }
 
-/** Sum of the scheduled subsidies up to each block, lost coins included, one row a block. */
+/** Sum of the scheduled subsidies up to each block, lost coins included, one row per block. */
 export interface BitcoinCirculatingSupply extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -772,7 +772,7 @@ export abstract class DatasetRoutes {
   /** Path below `/v1/historical/`, body, options. */
   protected abstract rows<R>(path: string, body: object, options: Options | undefined): Rows<R>;
 
-  /** Every spot trade of exchange A's daily trade files, one row a trade. POST /v1/historical/exchange_a/spot/trades */
+  /** Every spot trade of exchange A's daily trade files, one row per trade. POST /v1/historical/exchange_a/spot/trades */
   get_exchange_a_spot_trades<M extends Mode = 'native', F extends keyof ExchangeASpotTrades[M] & string = never>(
     request: Common<ExchangeASpotTrades, M, F> & TradesOnly = {},
     options?: Options,
@@ -788,7 +788,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_a/spot/klines', request, options);
   }
 
-  /** Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once. POST /v1/historical/exchange_b/spot/trades */
+  /** Every spot trade of exchange B's daily trade files, one row per trade; exact repeats count once. POST /v1/historical/exchange_b/spot/trades */
   get_exchange_b_spot_trades<M extends Mode = 'native', F extends keyof ExchangeBSpotTrades[M] & string = never>(
     request: Common<ExchangeBSpotTrades, M, F> & TradesOnly = {},
     options?: Options,
@@ -804,7 +804,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_b/spot/klines', request, options);
   }
 
-  /** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. POST /v1/historical/exchange_c/spot/trades */
+  /** Every spot trade of exchange C's daily trade files, one row per trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`. POST /v1/historical/exchange_c/spot/trades */
   get_exchange_c_spot_trades<M extends Mode = 'native', F extends keyof ExchangeCSpotTrades[M] & string = never>(
     request: Common<ExchangeCSpotTrades, M, F> & TradesOnly = {},
     options?: Options,
@@ -820,7 +820,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_c/spot/klines', request, options);
   }
 
-  /** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. POST /v1/historical/etf/daily_metrics */
+  /** What ten issuers publish each day about their bitcoin funds, one row per metric of a fund's day. POST /v1/historical/etf/daily_metrics */
   get_etf_daily_metrics<M extends Mode = 'native', F extends keyof EtfDailyMetrics[M] & string = never>(
     request: Common<EtfDailyMetrics, M, F> & VintagesOnly = {},
     options?: Options,
@@ -828,7 +828,7 @@ export abstract class DatasetRoutes {
     return this.rows('etf/daily_metrics', request, options);
   }
 
-  /** Four macro-economic series with every revision, one row a value that a vintage changed. POST /v1/historical/macro/series_metrics */
+  /** Four macro-economic series with every revision, one row per value that a vintage changed. POST /v1/historical/macro/series_metrics */
   get_macro_series_metrics<M extends Mode = 'native', F extends keyof MacroSeriesMetrics[M] & string = never>(
     request: Common<MacroSeriesMetrics, M, F> & VintagesOnly = {},
     options?: Options,
@@ -836,7 +836,7 @@ export abstract class DatasetRoutes {
     return this.rows('macro/series_metrics', request, options);
   }
 
-  /** Every block's header, one row a block. POST /v1/historical/bitcoin/block_headers */
+  /** Every block's header, one row per block. POST /v1/historical/bitcoin/block_headers */
   get_bitcoin_block_headers<M extends Mode = 'native', F extends keyof BitcoinBlockHeaders[M] & string = never>(
     request: Common<BitcoinBlockHeaders, M, F> = {},
     options?: Options,
@@ -844,7 +844,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_headers', request, options);
   }
 
-  /** Every block's transactions with inputs, outputs, scripts and witnesses, one row a transaction. POST /v1/historical/bitcoin/block_transactions */
+  /** Every block's transactions with inputs, outputs, scripts and witnesses, one row per transaction. POST /v1/historical/bitcoin/block_transactions */
   get_bitcoin_block_transactions<M extends Mode = 'native', F extends keyof BitcoinBlockTransactions[M] & string = never>(
     request: Common<BitcoinBlockTransactions, M, F> = {},
     options?: Options,
@@ -852,7 +852,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_transactions', request, options);
   }
 
-  /** Snapshots of the node's mempool, one row a waiting transaction. POST /v1/historical/bitcoin/mempool_state */
+  /** Snapshots of the node's mempool, one row per waiting transaction. POST /v1/historical/bitcoin/mempool_state */
   get_bitcoin_mempool_state<M extends Mode = 'native', F extends keyof BitcoinMempoolState[M] & string = never>(
     request: Common<BitcoinMempoolState, M, F> = {},
     options?: Options,
@@ -860,7 +860,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/mempool_state', request, options);
   }
 
-  /** What the transactions of each block paid in fees, one row a block. POST /v1/historical/bitcoin/block_fee_totals */
+  /** What the transactions of each block paid in fees, one row per block. POST /v1/historical/bitcoin/block_fee_totals */
   get_bitcoin_block_fee_totals<M extends Mode = 'native', F extends keyof BitcoinBlockFeeTotals[M] & string = never>(
     request: Common<BitcoinBlockFeeTotals, M, F> = {},
     options?: Options,
@@ -868,7 +868,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_fee_totals', request, options);
   }
 
-  /** New coins that each block may create under the halving schedule, one row a block. POST /v1/historical/bitcoin/block_subsidy_schedule */
+  /** New coins that each block may create under the halving schedule, one row per block. POST /v1/historical/bitcoin/block_subsidy_schedule */
   get_bitcoin_block_subsidy_schedule<M extends Mode = 'native', F extends keyof BitcoinBlockSubsidySchedule[M] & string = never>(
     request: Common<BitcoinBlockSubsidySchedule, M, F> = {},
     options?: Options,
@@ -876,7 +876,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_subsidy_schedule', request, options);
   }
 
-  /** Hashes a second, estimated from difficulty and block interval, one row a block. POST /v1/historical/bitcoin/network_hashrate_estimate */
+  /** Hashes a second, estimated from difficulty and block interval, one row per block. POST /v1/historical/bitcoin/network_hashrate_estimate */
   get_bitcoin_network_hashrate_estimate<M extends Mode = 'native', F extends keyof BitcoinNetworkHashrateEstimate[M] & string = never>(
     request: Common<BitcoinNetworkHashrateEstimate, M, F> = {},
     options?: Options,
@@ -884,7 +884,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/network_hashrate_estimate', request, options);
   }
 
-  /** Sum of the scheduled subsidies up to each block, lost coins included, one row a block. POST /v1/historical/bitcoin/circulating_supply */
+  /** Sum of the scheduled subsidies up to each block, lost coins included, one row per block. POST /v1/historical/bitcoin/circulating_supply */
   get_bitcoin_circulating_supply<M extends Mode = 'native', F extends keyof BitcoinCirculatingSupply[M] & string = never>(
     request: Common<BitcoinCirculatingSupply, M, F> = {},
     options?: Options,

@@ -63,8 +63,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     limit('Day of exchange C, unpacked', 'bytes', 'sortBytes'),
   ],
   'The proof log': [
-    of('Wait of a mirror before the mean speed of an answer counts', 'ms', 'shared/mirror/source.ts', 'GRACE_MS'),
-    of('Slowest mean of an answer to a mirror', 'bytes a second', 'shared/mirror/source.ts', 'SLOWEST_MEAN_BYTES'),
     of('Leaf', 'bytes', 'shared/proof-log/leaf.ts', 'MAX_LEAF_BYTES'),
     of('Leaves in a manifest', '', 'shared/proof-log/check-export.ts', 'MAX_LEAVES'),
     of('Row of CSV that is checked', 'bytes', 'shared/proof-log/csv-feed.ts', 'MAX_ROW_BYTES'),
@@ -75,9 +73,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
       'pipelines/cli/commands/check.ts',
       'MAX_TEXT_BYTES',
     ),
-    of('Footer of a Parquet file that is checked', 'bytes', 'pipelines/cli/parquet-feed.ts', 'MAX_FOOTER_BYTES'),
-    of('Rows of a row group that is checked', '', 'pipelines/cli/parquet-feed.ts', 'MAX_GROUP_ROWS'),
-    of('Page of a Parquet file that is checked', 'bytes', 'pipelines/cli/parquet-feed.ts', 'MAX_PAGE_BYTES'),
     of('`watch-log --every`', 's', 'pipelines/cli/commands/index.ts', 'MAX_WATCH_EVERY_S'),
     of('Document that is checked', 'bytes', 'pipelines/cli/commands/check.ts', 'MAX_DOCUMENT_BYTES'),
   ],
@@ -87,10 +82,8 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { setting: 'SVC_STREAM_MAX_BYTES', unit: 'bytes' },
     of('Retries without an answer of the log', 'ms', 'shared/nats/connect.ts', 'OUTAGE_LIMIT_MS'),
     of('Retries of a partition during an outage', 'ms', 'pipelines/publisher/backfill.ts', 'REREAD_LIMIT_MS'),
-    of('Feeds that a backfill works on at once', '', 'pipelines/cli/commands/backfill.ts', 'FEEDS_AT_ONCE'),
     of('Event with offset and auxiliary data', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_BYTES'),
     of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PROOF_TIMEOUT_MS'),
-    of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
     limit('Silence of an attempt', 'ms', 'attemptSilenceMs'),
@@ -139,10 +132,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Length of a kline, and of a bucket of a frame', 's', 'serving/contract/shapes.ts', 'MAX_BUCKET_SECONDS'),
     of('Columns of a frame', '', 'serving/contract/frame.ts', 'MAX_FRAME_COLUMNS'),
     of('Oldest value that `max_age` lets a frame carry', 's', 'serving/contract/frame.ts', 'MAX_AGE_SECONDS'),
-    of('Random rows found by lookup, not scan', '', 'serving/read/execute/plan-read.ts', 'MAX_LOOKUPS'),
-    of('Draws of a filtered random read', '', 'serving/read/sampling/drawn.ts', 'MAX_DRAWS'),
-    of('Parked reads per slot', 'reads', 'serving/limits/concurrency-limiter.ts', 'PARKED_PER_SLOT'),
-    of('Answer buffer, four per read', 'bytes', 'serving/render/cells.ts', 'BUFFER_BYTES'),
     of('Warnings in a header with details', 'bytes', 'serving/render/json-rows.ts', 'MAX_WARNINGS_BYTES'),
     of('Columns of a frame in a header', 'bytes', 'serving/render/json-rows.ts', 'MAX_COLUMNS_BYTES'),
   ],
@@ -153,7 +142,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     limit('Lease of a worker', 'ms', 'exportLeaseMs'),
     limit('Deaths of workers that fail an export', '', 'exportCrashes'),
     of('Wait for the next row', 'ms', 'serving/exports/service.ts', 'ROW_TIMEOUT_MS'),
-    of('Refused addresses counted separately', '', 'serving/exports/audit.ts', 'MAX_REFUSED_ADDRESSES'),
   ],
 };
 

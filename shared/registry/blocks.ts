@@ -106,7 +106,7 @@ export function alignedStream(own: readonly Field[]): AlignedShape {
   };
 }
 
-/** Length of the chunks of a table with one row a block: 52,560 rows. */
+/** Length of the chunks of a table with one row per block: 52,560 rows. */
 export const BLOCK_CHUNK_MS = YEAR_MS;
 
 interface Derived {

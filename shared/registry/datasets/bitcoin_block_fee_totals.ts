@@ -4,7 +4,7 @@ import type { DatasetDefinition } from '../definition.ts';
 export const bitcoinBlockFeeTotals = {
   number: 9,
   title: 'Bitcoin block fee totals',
-  doc: 'What the transactions of each block paid in fees, one row a block.',
+  doc: 'What the transactions of each block paid in fees, one row per block.',
   ...derivedFromBlocks('bitcoin_block_fee_totals', {
     metric: { name: 'block_fee_total_btc', field: 'fee_total_btc', unit: 'BTC', doc: 'Fees of the block.' },
     columns: [{ name: 'fee_total_sats', pg: 'int8', shown: 'sats' }],

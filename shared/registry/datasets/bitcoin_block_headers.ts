@@ -17,7 +17,7 @@ export const bitcoinBlockHeaders = {
   ...ofNode(KEY),
   kind: 'bitcoin_stream',
   title: 'Bitcoin block headers',
-  doc: "Every block's header, one row a block.",
+  doc: "Every block's header, one row per block.",
   ...blockPartitions('height'),
   contractViolationStatus: 409,
   native: {

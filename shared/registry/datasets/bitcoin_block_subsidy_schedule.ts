@@ -5,7 +5,7 @@ import { storedField as field } from '../definition.ts';
 export const bitcoinBlockSubsidySchedule = {
   number: 10,
   title: 'Bitcoin block subsidy schedule',
-  doc: 'New coins that each block may create under the halving schedule, one row a block.',
+  doc: 'New coins that each block may create under the halving schedule, one row per block.',
   ...derivedFromBlocks('bitcoin_block_subsidy_schedule', {
     metric: { name: 'block_subsidy_btc', field: 'subsidy_btc', unit: 'BTC', doc: 'Subsidy of the block.' },
     columns: [

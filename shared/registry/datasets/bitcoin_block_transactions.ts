@@ -10,7 +10,7 @@ export const bitcoinBlockTransactions = {
   ...ofNode(KEY),
   kind: 'bitcoin_stream',
   title: 'Bitcoin block transactions',
-  doc: "Every block's transactions with inputs, outputs, scripts and witnesses, one row a transaction.",
+  doc: "Every block's transactions with inputs, outputs, scripts and witnesses, one row per transaction.",
   partition: { kind: 'height' },
   offset: {
     doc: '<block_height>:<transaction_index>:<txid>, such as 170:1:f4184fc5… with the txid in full',

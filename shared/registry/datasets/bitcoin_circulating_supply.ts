@@ -5,7 +5,7 @@ import { storedField as field } from '../definition.ts';
 export const bitcoinCirculatingSupply = {
   number: 12,
   title: 'Bitcoin circulating supply',
-  doc: 'Sum of the scheduled subsidies up to each block, lost coins included, one row a block.',
+  doc: 'Sum of the scheduled subsidies up to each block, lost coins included, one row per block.',
   ...derivedFromBlocks('bitcoin_circulating_supply', {
     metric: {
       name: 'btc_circulating_supply_btc',

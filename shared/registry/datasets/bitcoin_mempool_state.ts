@@ -9,7 +9,7 @@ export const bitcoinMempoolState = {
   ...ofNode(KEY),
   kind: 'bitcoin_stream',
   title: 'Bitcoin mempool state',
-  doc: "Snapshots of the node's mempool, one row a waiting transaction.",
+  doc: "Snapshots of the node's mempool, one row per waiting transaction.",
   partition: { kind: 'snapshot' },
   cadence: { everySecondsOf: 'SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS' },
   offset: {

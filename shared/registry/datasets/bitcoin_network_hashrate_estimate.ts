@@ -5,7 +5,7 @@ import { storedField as field } from '../definition.ts';
 export const bitcoinNetworkHashrateEstimate = {
   number: 11,
   title: 'Bitcoin network hashrate estimate',
-  doc: 'Hashes a second, estimated from difficulty and block interval, one row a block.',
+  doc: 'Hashes a second, estimated from difficulty and block interval, one row per block.',
   ...derivedFromBlocks('bitcoin_network_hashrate_estimate', {
     metric: {
       name: 'network_hashrate_hs',

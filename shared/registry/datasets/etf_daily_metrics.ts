@@ -21,7 +21,7 @@ export const etfDailyMetrics = {
   key: KEY,
   kind: 'etf_daily_metrics',
   title: 'ETF daily metrics',
-  doc: "What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day.",
+  doc: "What ten issuers publish each day about their bitcoin funds, one row per metric of a fund's day.",
   sources: [
     'etf_ishares_ibit_daily',
     'etf_invesco_btco_daily',

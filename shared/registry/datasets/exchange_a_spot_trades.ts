@@ -4,7 +4,7 @@ import { tradeField as field, TRADE_DATETIME, tradesOf } from '../trades.ts';
 export const exchangeASpotTrades = {
   number: 1,
   title: 'Exchange A spot trades',
-  doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
+  doc: "Every spot trade of exchange A's daily trade files, one row per trade.",
   locations: { exchange_a: ['SVC_EXCHANGE_A_BASE_URL'] },
   pinned: ['SVC_EXCHANGE_A_SYMBOL'],
   partition: { kind: 'file_day', startOffsetMs: 0 },

@@ -10,7 +10,7 @@ const PROVED = `from partitions p where p.dataset_id = ${NUMBER} and p.state = '
 export const exchangeBSpotTrades = {
   number: NUMBER,
   title: 'Exchange B spot trades',
-  doc: "Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once.",
+  doc: "Every spot trade of exchange B's daily trade files, one row per trade; exact repeats count once.",
   locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
   pinned: ['SVC_EXCHANGE_B_INSTRUMENT'],
   partition: { kind: 'file_day', startOffsetMs: START_OFFSET_MS },

@@ -7,7 +7,7 @@ const computed = (of: Field): Field => ({ ...of, computed: true });
 export const exchangeCSpotTrades = {
   number: 3,
   title: 'Exchange C spot trades',
-  doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`.",
+  doc: "Every spot trade of exchange C's daily trade files, one row per trade; exact repeats count once. Files of the archive `trading` state the fields that are computed from those of `spot`.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
   pinned: ['SVC_EXCHANGE_C_SYMBOL', 'SVC_EXCHANGE_C_ARCHIVE'],
   partition: { kind: 'file_day', startOffsetMs: 0 },

@@ -30,7 +30,7 @@ export const macroSeriesMetrics = {
   key: KEY,
   kind: 'macro_series_metrics',
   title: 'Macro series metrics',
-  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed.',
+  doc: 'Four macro-economic series with every revision, one row per value that a vintage changed.',
   sources: ['macro'],
   locations: { macro: ['SVC_MACRO_BASE_URL'] },
   partition: { kind: 'vintage', knownAfterMs: KNOWN_AFTER_MS },
