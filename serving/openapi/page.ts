@@ -121,10 +121,14 @@ ${problemTable()}</section>
 const anchorOf = (method: string, path: string) => `${method.toLowerCase()}${path.replaceAll(/[^a-z0-9_]+/gi, '-')}`;
 
 function link({ route, doc }: Documented): Html {
-  return html`<li><a href="#${anchorOf(route.method, route.path)}" title="${doc.summary}"><b>${route.method}</b> ${shortPath(route.path)}</a></li>`;
+  return html`<li><a href="#${anchorOf(route.method, route.path)}" title="${doc.summary}"><b>${route.method}</b> <span>${shortPath(route.path).map((part) => html`${part}<wbr>`)}</span></a></li>`;
 }
 
-const shortPath = (path: string) => templateOf(path).replace(/^\/v1\//, '');
+/** In the parts that a line may end between. */
+const shortPath = (path: string) =>
+  templateOf(path)
+    .replace(/^\/v1\//, '')
+    .split(/(?<=[/_])/);
 
 /** Tables of members that the page has shown, each with the route that it stands at. */
 type Shown = Map<string, { readonly anchor: string; readonly name: string }>;

@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { daysOf, rowDaysRequest } from '../../serving/page/static/days.js';
 import { findingsOf } from '../../serving/page/static/findings.js';
+import { numberText, stretch } from '../../serving/page/static/format.js';
 import { hashOf, placeOf } from '../../serving/page/static/place.js';
 import { candlesOf, linesOf, timeOf } from '../../serving/page/static/series.js';
 
@@ -84,4 +85,23 @@ test('all was green while a dataset with rows was refused', () => {
     { text: 'd, e are not served: QUERY_RIGHTS_INGEST_ONLY.' },
   ]);
   expect(findingsOf(status, [{ ...dataset, rights: { refused_with: null } }])).toEqual([]);
+});
+
+test('numbers at an axis show none of the noise of computing, and every satoshi', () => {
+  expect([-4.065758e-19, 1e-8, 0.00003103, 60675.11, 2_443_000_000].map(numberText)).toEqual([
+    '0',
+    '0.00000001',
+    '0.00003103',
+    '60,675.11',
+    '2.443B',
+  ]);
+});
+
+test('a stretch of whole days names its last day, one day once, and any other its ends', () => {
+  const at = (day: string, time = '00:00:00.000') => `2026-11-${day}T${time}Z`;
+  expect(stretch(at('22'), at('29'))).toEqual(['2026-11-22', '2026-11-28']);
+  expect(stretch(at('22'), at('23'))).toEqual(['2026-11-22']);
+  // A capture ends a millisecond after it.
+  expect(stretch(at('27'), at('27', '00:00:00.001'))).toEqual(['2026-11-27']);
+  expect(stretch(at('22', '12:00:00.000'), at('23'))).toEqual(['2026-11-22 12:00', '2026-11-23 00:00']);
 });

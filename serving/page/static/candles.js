@@ -17,7 +17,7 @@ import {
 } from './candle-view.js';
 import { candleSeries, chartIn, shadeSeries } from './charts.js';
 import { Covered } from './covered.js';
-import { counted, duration, moment, whole } from './format.js';
+import { counted, duration, stretch, whole } from './format.js';
 import { remember } from './place.js';
 import { Component, html, Problem, Select } from './view.js';
 
@@ -46,7 +46,9 @@ async function rowsOf(request, signal) {
 
 export function Candles({ facts, choices }) {
   const usable = facts.datasets.filter(({ klines_path: path, availability }) => path !== null && availability.rows > 0);
-  const dataset = usable.find(({ key }) => key === choices.dataset) ?? usable[0];
+  const dataset = [({ key }) => key === choices.dataset, ({ rights }) => !rights.refused_with, () => true]
+    .map((test) => usable.find(test))
+    .find(Boolean);
   if (!dataset)
     return html`<section aria-labelledby="candles-title"><h1 id="candles-title">Candles</h1><div class="empty"><b>No trades are proved yet.</b></div></section>`;
   const choose = (key) => {
@@ -126,11 +128,12 @@ class CandlePanel extends Component {
     const name = `${counted(points.count, 'candle')} of ${SIZE_NAMES[view.size]}`;
     const missing = unprovedMs(view, proved);
     const unproved = missing > 0 ? `, ${duration(missing / 1000)} not proved` : '';
-    const said = `${name}, ${ends.map(moment).join(' to ')} UTC${unproved}, ${whole(performance.now() - startedAt)} ms`;
+    const said = `${name}, ${stretch(ends[0], ends[1]).join(' to ')} UTC${unproved}, ${whole(performance.now() - startedAt)} ms`;
     this.#drawn = view;
     this.#shade.show(points.unproved);
     this.#series.show(points);
     this.#plot.chart.timeScale().fitContent();
+    this.#fix(true);
     this.setState({
       said: end.fault ? '' : said,
       label: end.fault ? `No candles of ${dataset.key}` : `${name} of ${dataset.key}`,
@@ -151,13 +154,23 @@ class CandlePanel extends Component {
       void this.#show(zoomed(this.#extent, this.#drawn, 1, time * 1000 + this.#drawn.sizeMs / 2));
     });
     // The wheel alone scrolls the page: the chart does not get to see it.
-    box.addEventListener('wheel', (event) => (event.ctrlKey ? this.#settle() : event.stopPropagation()), {
-      capture: true,
-    });
+    const wheel = (event) => {
+      if (!event.ctrlKey) return event.stopPropagation();
+      this.#fix(false);
+      this.#settle();
+    };
+    box.addEventListener('wheel', wheel, { capture: true });
     // New candles in the middle of a drag would move it.
-    box.addEventListener('pointerdown', () => {
+    const press = () => {
+      this.#fix(false);
       for (const end of ['pointerup', 'pointercancel']) addEventListener(end, () => this.#settle(), { once: true });
-    });
+    };
+    box.addEventListener('pointerdown', press, { capture: true });
+  }
+
+  /** While nobody scales it: else what is before and after could not be reached. @param {boolean} on */
+  #fix(on) {
+    this.#plot.chart.timeScale().applyOptions({ fixLeftEdge: on, fixRightEdge: on });
   }
 
   /** Asks for the candles of what is seen, once it stays. */
@@ -166,8 +179,9 @@ class CandlePanel extends Component {
     this.#settling = setTimeout(() => {
       const scale = this.#plot.chart.timeScale();
       const next = viewAt(this.#extent, this.#drawn, scale.getVisibleLogicalRange());
-      if (next.fromMs === this.#drawn.fromMs && next.toMs === this.#drawn.toMs) scale.fitContent();
-      else void this.#show(next);
+      if (next.fromMs !== this.#drawn.fromMs || next.toMs !== this.#drawn.toMs) return void this.#show(next);
+      scale.fitContent();
+      this.#fix(true);
     }, SETTLED_MS);
   }
 

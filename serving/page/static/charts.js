@@ -1,4 +1,5 @@
 /** Charts in the page's colours, light and dark, as wide as their boxes. */
+import { LEAST, numberText } from './format.js';
 import { CandlestickSeries, createChart, HistogramSeries, LineSeries, LineType } from './lightweight-charts.js';
 import { Component, html } from './view.js';
 
@@ -16,6 +17,9 @@ dark.addEventListener('change', () => {
 /** @param {string} name of a custom property */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/** The first and the last time are seen whole, and a drag stops at them. */
+export const FIXED = { fixLeftEdge: true, fixRightEdge: true };
+
 /**
  * @param {HTMLElement} box
  * @param {{ height: number, scroll?: boolean }} options
@@ -27,8 +31,8 @@ export function chartIn(box, { height, scroll = false }) {
     // The licence demands an attribution, which the foot of the page holds.
     layout: { attributionLogo: false, fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 11 },
     // Thousands of candles have less than half a pixel each, which is the library's least.
-    timeScale: { timeVisible: true, secondsVisible: true, borderVisible: false, minBarSpacing: 0.02 },
-    rightPriceScale: { borderVisible: false, scaleMargins: { top: 0.12, bottom: 0.06 } },
+    timeScale: { timeVisible: true, secondsVisible: true, borderVisible: false, minBarSpacing: 0.02, ...FIXED },
+    rightPriceScale: { borderVisible: false, entireTextOnly: true, scaleMargins: { top: 0.12, bottom: 0.06 } },
     localization: { priceFormatter: numberText },
     // The wheel scrolls the page and not the chart, unless `scroll` is set.
     handleScroll: { mouseWheel: scroll, vertTouchDrag: false },
@@ -61,11 +65,6 @@ export function chartIn(box, { height, scroll = false }) {
   };
   return { chart, onPaint, remove };
 }
-
-const PLAIN = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 7 });
-const LARGE = new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 4 });
-/** @param {number} value */
-const numberText = (value) => (Math.abs(value) < 1e6 ? PLAIN : LARGE).format(value);
 
 /**
  * Shades times over the whole height, behind the series that are added after it. The chart fits what it draws to the last point
@@ -165,7 +164,7 @@ export function LineChart({ lines, label }) {
   const draw = (plot) =>
     lines.forEach(({ points, unit, steps }, at) => {
       // The library's own format has hundredths at least.
-      const priceFormat = { type: 'custom', minMove: 1e-8, formatter: numberText };
+      const priceFormat = { type: 'custom', minMove: LEAST, formatter: numberText };
       const options = { color: LINES[at], lineWidth: 2, priceLineVisible: false, priceFormat };
       const lineType = steps ? LineType.WithSteps : LineType.Simple;
       plot.chart

@@ -9,6 +9,17 @@ export const whole = (value) => WHOLE.format(value);
 /** @param {number} value 1,234 as it is, more in short */
 export const short = (value) => (Math.abs(value) < 10_000 ? WHOLE.format(value) : SHORT.format(value));
 
+/** A satoshi: the least that an axis tells apart. What computing leaves below half of it is nothing. */
+export const LEAST = 1e-8;
+const PLAIN = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 7 });
+const LARGE = new Intl.NumberFormat('en-US', { notation: 'compact', maximumSignificantDigits: 4 });
+
+/** At an axis. @param {number} value */
+export function numberText(value) {
+  const size = Math.abs(value);
+  return (size < 1e6 ? PLAIN : LARGE).format(size < LEAST / 2 ? 0 : value);
+}
+
 const UNITS = /** @type {const} */ ([
   [86_400, 'd'],
   [3600, 'h'],
@@ -28,7 +39,7 @@ export function duration(seconds) {
   const count = Math.floor(seconds / size);
   const next = UNITS[at + 1];
   const rest = next ? Math.floor((seconds - count * size) / next[0]) : 0;
-  return rest > 0 && count < 10 ? `${count} ${unit} ${rest} ${next[1]}` : `${count} ${unit}`;
+  return rest > 0 && count < 10 ? `${count} ${unit} ${rest} ${next[1]}` : `${whole(count)} ${unit}`;
 }
 
 /** @param {number} bytes */
@@ -46,9 +57,6 @@ export function size(bytes) {
 /** @param {string} utc `2024-01-31 12:00` */
 export const minute = (utc) => utc.slice(0, 16).replace('T', ' ');
 
-/** @param {string} utc the day alone where it is midnight */
-export const moment = (utc) => (utc.slice(11, 19) === '00:00:00' ? utc.slice(0, 10) : minute(utc));
-
 /** @param {number} ms */
 export const dayOf = (ms) => new Date(ms).toISOString().slice(0, 10);
 
@@ -65,5 +73,15 @@ export const shortened = (text) => (text.length > 24 ? `${text.slice(0, 10)}…$
  */
 export const counted = (count, one, many = `${one}s`) => `${whole(count)} ${count === 1 ? one : many}`;
 
-/** The last moment of a time that ends before `utc`: a day where the end is midnight. @param {string} utc */
-export const lastOf = (utc) => (utc.slice(11, 19) === '00:00:00' ? dayOf(Date.parse(utc) - 1000) : minute(utc));
+/** @param {string} utc */
+const isMidnight = (utc) => utc.slice(11, 19) === '00:00:00';
+
+/**
+ * From one time to another that is no longer part of it. Whole days are named as days, one of them once.
+ * @param {string} from
+ * @param {string} to
+ */
+export const stretch = (from, to) =>
+  isMidnight(from) && isMidnight(to)
+    ? [...new Set([from.slice(0, 10), dayOf(Date.parse(to) - 1)])]
+    : [minute(from), minute(to)];

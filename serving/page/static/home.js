@@ -1,7 +1,7 @@
 /** The first screen: what data is here and how to take it, then how the system stands. */
 import { ask, download, Latest } from './api.js';
 import { findingsOf, verdictOf } from './findings.js';
-import { counted, duration, lastOf, moment, short, size, whole } from './format.js';
+import { counted, duration, short, size, stretch, whole } from './format.js';
 import { hashOf } from './place.js';
 import { sparkOf, takeOf } from './request.js';
 import { snippetsOf } from './snippets.js';
@@ -93,7 +93,7 @@ function DatasetRow({ dataset, stand, spark, isOpen, onToggle, now }) {
         ${partitions.quarantined > 0 && html`<${Badge} tone="bad">${partitions.quarantined} quarantined<//>`}
         <span class="places">${places.map(([name, view]) => html`<a href=${hashOf(view, { dataset: key })} aria-label=${`${name} of ${key}`}>${name}</a>`)}</span></th>
       <td data-name="Newest values">${spark ? html`<${Spark} ...${spark} /><span class="faint small">${spark.said}</span>` : html`<span class="faint">${rights.refused_with ? html`refused: <code>${rights.refused_with}</code>` : '–'}</span>`}</td>
-      <td data-name="Proved">${through === null ? html`<span class="faint">nothing yet</span>` : html`${moment(from)} to ${lastOf(through)}<span class="faint small">ended ${duration(Math.max(0, (now - Date.parse(through)) / 1000))} ago</span>`}</td>
+      <td data-name="Proved">${through === null ? html`<span class="faint">nothing yet</span>` : html`${stretch(from, through).map((time, at) => html`${at > 0 && ' to '}<span class="time">${time}</span>`)}<span class="faint small">ended ${duration(Math.max(0, (now - Date.parse(through)) / 1000))} ago</span>`}</td>
       <td class="number" data-name="Rows">${short(rows)}</td>
       <td class="number" data-name="Waiting">${lag && lag.frames > 0 ? html`${short(lag.events)} events<span class="faint small">for ${duration(lag.oldest_seconds)}</span>` : log ? '0' : '–'}</td>
       <td data-name="Take it"><button type="button" class="quiet" aria-expanded=${String(isOpen)} aria-label=${`Take it: ${key}`} disabled=${rows === 0} onClick=${onToggle}>Take it</button></td>

@@ -1,6 +1,6 @@
 /** The proof of a day: its partitions, the values that prove them, and links down to the source's own bytes. */
 import { ask, Latest } from './api.js';
-import { counted, minute, moment, shortened, size, whole } from './format.js';
+import { counted, minute, shortened, size, stretch, whole } from './format.js';
 import { Badge, Component, html, Problem } from './view.js';
 
 /** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
@@ -71,7 +71,7 @@ const Facts = ({ facts }) =>
 
 function Partition({ dataset, one, isOpen }) {
   const facts = [
-    ['Window', one.start_utc && `${moment(one.start_utc)} to ${moment(one.end_utc)}`],
+    ['Window', one.start_utc && stretch(one.start_utc, one.end_utc).join(' to ')],
     ['Rows', one.rows === null ? null : whole(one.rows)],
     ['Offsets', one.first_offset === null ? null : `${shortened(one.first_offset)} to ${shortened(one.last_offset)}`],
     ['Document', one.document && `${one.document.name}, ${size(one.document.bytes)}`],

@@ -16,7 +16,7 @@ export const ResultHead = ({
   children,
 }) => html`<p class="result-head">
     <span><b>${counted(rows.length, 'row')}</b>${isCut && ' shown; there are more, which were not read'}, ${whole(ms)} ms ${synthetic && html`<${Badge}>sample<//>`}
-    ${warnings.some(({ code }) => code === OF_LATEST) && html`<span class="faint">the latest change as more is proved</span>`}</span>${children}</p>
+    ${warnings.some(({ code }) => code === OF_LATEST) && html`<span class="faint">the latest rows change as more is proved</span>`}</span>${children}</p>
   ${warnings.filter(({ code }) => code !== OF_LATEST).map(({ code, message }) => html`<p class="notice warn"><b>${code}</b> ${message}</p>`)}
   ${rows.length === 0 && html`<div class="empty"><b>No rows.</b></div>`}`;
 
