@@ -61,6 +61,8 @@ givenTool(CHROMIUM).describe('/docs', () => {
       await page.getByText(/^\d+ of \d+ parts$/).waitFor();
       expect(await route.isVisible()).toBe(false);
       expect(await page.locator('#get-v1-coverage-dataset').isVisible()).toBe(true);
+      // A heading of routes stood over none.
+      expect(await page.locator('#discovery, #lake').filter({ visible: true }).count()).toBe(1);
       await page.getByRole('searchbox').fill('');
       await route.waitFor();
       expect(await nameless(page)).toEqual([]);

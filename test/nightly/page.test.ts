@@ -424,10 +424,11 @@ givenTool(CHROMIUM).describe('the page', () => {
     /** What is drawn, once it is of this size. */
     const drawn = async (size: string, place: RegExp) => {
       await expect.poll(() => textOf(said)).toMatch(new RegExp(`^\\d+ candles? of ${size}, ${place.source}`));
-      const [, count, from, to, unproved] = /^(\d+) .*, (.+) to (.+) UTC(?:, (.+) not proved)?, \d+ ms$/.exec(
-        await textOf(said),
-      )!;
-      const [fromMs, toMs] = [from, to].map((end) => Date.parse(`${end.replace(' ', 'T')}Z`));
+      const [, count, from, to = from, unproved] =
+        /^(\d+) .*, (2.+?)(?: to (.+))? UTC(?:, (.+) not proved)?, \d+ ms$/.exec(await textOf(said))!;
+      const msOf = (text: string) => Date.parse(`${text.replace(' ', 'T')}Z`);
+      // A day alone is a whole one.
+      const [fromMs, toMs] = [msOf(from), msOf(to) + (to.includes(':') ? 0 : 86_400_000)];
       await page
         .getByRole('img', { name: `${count} candle${count === '1' ? '' : 's'} of ${size} of ${DATASET}` })
         .waitFor();
@@ -439,13 +440,13 @@ givenTool(CHROMIUM).describe('the page', () => {
       times.filter((ms) => ms >= fromMs && ms < toMs);
 
     // Four days, one of them missing.
-    const all = await drawn('5 minutes', /2024-01-01 to 2024-01-05 UTC/);
+    const all = await drawn('5 minutes', /2024-01-01 to 2024-01-04 UTC/);
     expect(all).toMatchObject({ count: (await klines('5m')).length, unproved: '1 d' });
     expect(await pressed()).toEqual(['1 week']);
     await page.getByRole('button', { name: 'Shorter span' }).click();
     const minutes = (await klines('1m')).map(starts);
     for (let at = 0; at < 3; at++) await page.keyboard.press('ArrowRight');
-    const day = await drawn('1 minute', /2024-01-04 to 2024-01-05 UTC/);
+    const day = await drawn('1 minute', /2024-01-04 UTC/);
     expect(day).toMatchObject({ count: within(minutes, day).length, unproved: undefined });
     expect(await pressed()).toEqual(['1 day']);
 
@@ -481,7 +482,7 @@ givenTool(CHROMIUM).describe('the page', () => {
     await expect.poll(pressed).toEqual([]);
     expect(await page.evaluate('scrollY')).toBe(scroll);
     await page.getByRole('button', { name: '1 week' }).click();
-    expect(await drawn('5 minutes', /2024-01-01 to 2024-01-05 UTC/)).toMatchObject({ count: all.count });
+    expect(await drawn('5 minutes', /2024-01-01 to 2024-01-04 UTC/)).toMatchObject({ count: all.count });
     expect(new Set(asked)).toEqual(new Set(['5m', '1m', '1s']));
     expect(faults()).toEqual([]);
   });

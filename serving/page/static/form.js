@@ -44,7 +44,12 @@ export class Form extends Component {
     this.setState({ running: true, end: undefined });
     const startedAt = performance.now();
     const end = await this.#latest.ask((signal) => readRows(means.request, signal));
-    if (end) this.setState({ running: false, end: { ...means, ...end, ms: performance.now() - startedAt } });
+    if (!end) return;
+    this.setState({ running: false, end: { ...means, ...end, ms: performance.now() - startedAt } }, () => {
+      // On a narrow screen it begins below what is seen.
+      const result = document.getElementById(`${view}-result`);
+      if (result.getBoundingClientRect().top > innerHeight * 0.8) result.scrollIntoView();
+    });
   }
 
   select(label, name, options) {

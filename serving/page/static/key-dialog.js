@@ -10,6 +10,8 @@ export class KeyDialog extends Component {
 
   render() {
     const { fault, onKey, onClose } = this.props;
+    // A refused link says itself where the key is.
+    const isUnknown = fault?.code === 'AUTH_INVALID_API_KEY' && !fault.message.startsWith('The link');
     const use = (event) => {
       event.preventDefault();
       onKey(event.target.elements.key.value.trim());
@@ -22,7 +24,8 @@ export class KeyDialog extends Component {
       this.dialog = dialog;
     }}><form onSubmit=${use}>
       <h2 id="key-title">The key of this service</h2>
-      <p class=${fault ? 'fault' : ''}>${fault?.code === 'AUTH_INVALID_API_KEY' && !fault.message.startsWith('The link') ? 'The service does not know that key.' : fault?.message} ${(!fault || fault.code === 'AUTH_INVALID_API_KEY') && html`Numbers about the system are for those who have its key. <code>./tidemark env</code> prints it where the service runs.`}</p>
+      ${fault && html`<p class="fault">${isUnknown ? 'The service does not know that key.' : fault.message}</p>`}
+      ${(!fault || isUnknown) && html`<p>Numbers about the system are for those who have its key. <code>./tidemark env</code> prints it where the service runs.</p>`}
       <label for="key-input">X-API-Key</label>
       <input id="key-input" name="key" type="password" required spellcheck="false" autocomplete="off" />
       <p class="faint">Kept for this tab alone, and sent to this service alone.</p>
