@@ -596,6 +596,8 @@ givenTool(CHROMIUM).describe('the page', () => {
     await using watched = await enter(world.browser, empty);
     const { page } = watched;
     await page.getByRole('heading', { name: 'Nothing is proved yet' }).waitFor();
+    // Of no rows it was said that they are a sample.
+    expect(await page.locator('.lead').first().textContent()).toContain('Nothing is here yet');
     await page.goto(`${empty.url}/#coverage`);
     await page.getByText('brings it in').waitFor();
     await page.goto(`${empty.url}/#work`);

@@ -26,7 +26,9 @@ function Summary({ facts: { status } }) {
     [size(status.database_bytes), 'database'],
   ];
   const isSample = status.datasets.every(({ rows, synthetic }) => rows === 0 || synthetic);
-  return html`${isSample && html`<p class="lead">Nothing real is here yet: the rows are a sample that no source published. It gives way to the first <code>./tidemark backfill</code>.</p>`}
+  const isEmpty = status.datasets.every(({ rows }) => rows === 0);
+  return html`${isEmpty && html`<p class="lead">Nothing is here yet. <code>./tidemark backfill</code> brings it in.</p>`}
+    ${isSample && !isEmpty && html`<p class="lead">Nothing real is here yet: the rows are a sample that no source published. It gives way to the first <code>./tidemark backfill</code>.</p>`}
     <dl class="facts">${shown.map(([value, name]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
