@@ -218,7 +218,7 @@ export function faultsOf(
     const known = issue.path.length === 0 ? Object.keys(schema.shape) : keysAt(issue.path);
     return issue.keys.slice(0, MAX_FAULTS + 1).map((key, index) => ({
       pointer: `${pointer}/${pointerToken(key)}`,
-      message: `is not a key of the contract${index < HINTED_KEYS ? hintFor(key, known, index) : ''}`,
+      message: `is not a member of the request${index < HINTED_KEYS ? hintFor(key, known, index) : ''}`,
     }));
   });
 }
@@ -227,13 +227,13 @@ export const CLAUSE_KEYS = ['field', 'op', 'value'];
 /** Hints are for misspellings; a body that consists of unknown keys gets hints for the first ones only. */
 const HINTED_KEYS = 20;
 
-/** Names the most similar key. Where none is similar, the first fault lists all keys. */
+/** Names the most similar key. Where none is similar, the first fault lists all of them. */
 function hintFor(key: string, known: readonly string[], index: number): string {
   // Only an export has a format; a caller who asks for one elsewhere learns how to get it.
   if (key === 'format') return '; the Accept header chooses the form of an answer, such as text/csv';
   const meant = closestName(key, known);
   if (meant !== undefined) return ` (did you mean ${meant}?)`;
-  return index === 0 ? `; the keys are ${known.join(', ')}` : '';
+  return index === 0 ? `; the members are ${known.join(', ')}` : '';
 }
 
 const pointerToken = (text: string) => text.replaceAll('~', '~0').replaceAll('/', '~1');

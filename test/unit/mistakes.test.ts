@@ -55,23 +55,23 @@ test('a month of the first century is a month, not one of the twentieth', () => 
 
 describe('a key that is none', () => {
   test.each([
-    ['query', { sources: [KEY], filter: [] }, '/filter is not a key of the contract (did you mean filters?)'],
-    ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is not a key of the contract (did you mean n_rows?)'],
-    ['query', { sources: [KEY], limit: 5 }, `/limit is not a key of the contract; the keys are ${QUERY_KEYS}`],
+    ['query', { sources: [KEY], filter: [] }, '/filter is not a member of the request (did you mean filters?)'],
+    ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is not a member of the request (did you mean n_rows?)'],
+    ['query', { sources: [KEY], limit: 5 }, `/limit is not a member of the request; the members are ${QUERY_KEYS}`],
     [
       'query',
       { sources: [KEY], format: 'csv' },
-      '/format is not a key of the contract; the Accept header chooses the form of an answer, such as text/csv',
+      '/format is not a member of the request; the Accept header chooses the form of an answer, such as text/csv',
     ],
-    ['trades', { startDate: '2024-01-01' }, '/startDate is not a key of the contract (did you mean start_date?)'],
+    ['trades', { startDate: '2024-01-01' }, '/startDate is not a member of the request (did you mean start_date?)'],
     ['query', { sources: [KEY], n_rows: 1e30 }, '/n_rows must be at most 9007199254740991'],
     ['query', { sources: [KEY], n_rows: 0 }, '/n_rows must be an integer from 1'],
-    ['trades', { n_latest_row: 1 }, '/n_latest_row is not a key of the contract (did you mean n_latest_rows?)'],
-    ['klines', { kline_siz: 60 }, '/kline_siz is not a key of the contract (did you mean kline_size?)'],
+    ['trades', { n_latest_row: 1 }, '/n_latest_row is not a member of the request (did you mean n_latest_rows?)'],
+    ['klines', { kline_siz: 60 }, '/kline_siz is not a member of the request (did you mean kline_size?)'],
     [
       'query',
       { sources: [KEY], filters: [{ feild: 'price', field: 'price', op: 'gt', value: 1 }] },
-      '/filters/0/feild is not a key of the contract (did you mean field?)',
+      '/filters/0/feild is not a member of the request (did you mean field?)',
     ],
   ] as const)('of a %s: %j', (style, body, said) => {
     expect(saidOf(style, body)).toEqual([said]);
@@ -80,9 +80,9 @@ describe('a key that is none', () => {
   test('beside others: what there is is said once', () => {
     const [first, second] = saidOf('trades', { limit: 1, offset: 2 });
     expect(first).toMatch(
-      /^\/limit is not a key of the contract; the keys are mode, start_date, .*include_datetime_col$/,
+      /^\/limit is not a member of the request; the members are mode, start_date, .*include_datetime_col$/,
     );
-    expect(second).toBe('/offset is not a key of the contract');
+    expect(second).toBe('/offset is not a member of the request');
   });
 
   test('is hinted at in time for any number of them, of any length, and past the limit not collected', () => {
