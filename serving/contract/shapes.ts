@@ -105,9 +105,25 @@ function upTo(max: number): string {
   return `(?:${[...shorter, ...sameLength, digits].join('|')})`;
 }
 
+/** A length of time as people write it elsewhere: `5min`, `1 hour`, `1H`, `PT5M`, `60`. */
+const WRITTEN_LENGTH =
+  /^(pt?)?0*([1-9]\d*)[\s_-]{0,3}(s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:(?:ee)?ks?)?|)$/i;
+
+/** The length that is meant, as a body writes it. A capital M is a month to some, and means nothing here. */
+function meantLength(input: unknown, maxSeconds: number): string | undefined {
+  const [, period = '', count, word] = (typeof input === 'string' && input.trim().match(WRITTEN_LENGTH)) || [];
+  if (count === undefined || (word === 'M' && period.length < 2)) return undefined;
+  const unit = word.charAt(0).toLowerCase() || 's';
+  return Number(count) * UNIT_SECONDS[unit] <= maxSeconds ? `${count}${unit}` : undefined;
+}
+
 /** A length of time in seconds. A body gives whole seconds as a number, or a count and a unit as text. */
 export function duration(maxSeconds: number) {
-  const error = `must be an integer of seconds from 1 to ${maxSeconds}, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"`;
+  const rule = `must be an integer of seconds from 1 to ${maxSeconds}, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"`;
+  const error = ({ input }: { readonly input?: unknown }) => {
+    const meant = meantLength(input, maxSeconds);
+    return `${rule}${meant === undefined ? '' : `; did you mean "${meant}"?`}`;
+  };
   const counts = Object.entries(UNIT_SECONDS).map(
     ([unit, seconds]) => `${upTo(Math.floor(maxSeconds / seconds))}${unit}`,
   );

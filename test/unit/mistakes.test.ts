@@ -99,6 +99,65 @@ describe('a key that is none', () => {
   });
 });
 
+describe('a length of time', () => {
+  const RULE =
+    '/kline_size must be an integer of seconds from 1 to 2678400, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"';
+
+  test.each([
+    ['5min', '5m'],
+    ['5 minutes', '5m'],
+    ['1hour', '1h'],
+    ['4hrs', '4h'],
+    ['1H', '1h'],
+    ['1D', '1d'],
+    ['1 week', '1w'],
+    ['30-sec', '30s'],
+    ['PT5M', '5m'],
+    ['P1D', '1d'],
+    ['05m', '5m'],
+    [' 60m ', '60m'],
+    ['60', '60s'],
+  ])('written as %j is %j', (written, meant) => {
+    expect(saidOf('klines', { kline_size: written })).toEqual([`${RULE}; did you mean "${meant}"?`]);
+    expect(saidOf('klines', { kline_size: meant })).toEqual([]);
+  });
+
+  test.each([
+    '1M',
+    'P1M',
+    '1mo',
+    '1month',
+    '5x',
+    '0m',
+    '-5m',
+    '1.5h',
+    '32 days',
+    '1y',
+    '',
+    ' ',
+    0,
+    1.5,
+    null,
+    ['5min'],
+  ])('written as %j means nothing that is certain', (written) => {
+    expect(saidOf('klines', { kline_size: written })).toEqual([RULE]);
+  });
+
+  test('of a frame, too', () => {
+    const column = { name: 'price', dataset: KEY, field: 'price', max_age: '7days' };
+    const said = saidOf('frame', { columns: [column], grid: '1H', n_rows: 1 });
+    expect(said).toEqual([
+      expect.stringMatching(/^\/columns\/0\/max_age .*; did you mean "7d"\?$/),
+      expect.stringMatching(/^\/grid .*; did you mean "1h"\?$/),
+    ]);
+  });
+
+  test('of any length is read in time', () => {
+    expect(saidOf('klines', { kline_size: `1${' '.repeat(900_000)}x` })).toEqual([RULE]);
+    expect(saidOf('klines', { kline_size: `${'0'.repeat(900_000)}x` })).toEqual([RULE]);
+  });
+});
+
 test.each([
   [
     'query',
