@@ -2,7 +2,7 @@
 
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
-import { provingLeafSql } from '../../shared/db/partition-changes.ts';
+import { statingLeafSql } from '../../shared/db/partition-changes.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
@@ -293,7 +293,7 @@ function readKeys(
         p.manifest->>'first_offset', p.manifest->>'last_offset', p.manifest->>'rows_hash', p.manifest->>'events_sha256',
         (p.manifest->'document')::text, p.revision::text, p.attempt::text, p.synthetic::text,
         p.manifest->>'ingested_at_ms', ${epochMs('p.proved_at')}, p.reason,
-        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8')
+        ${statingLeafSql('l.leaf_index')}::text, convert_from(${statingLeafSql('l.body')}, 'UTF8')
       from page join partitions p on p.dataset_id = ${id} and p.partition_key = page.partition_key
       order by page.from_ms, page.partition_key`;
   });
@@ -330,7 +330,7 @@ async function partitionOf(
     ingested_at_utc: iso(ingestedMs),
     proved_at_utc: proved ? iso(provedMs) : null,
     reason: proved ? null : reason,
-    proof_log: await proofLog.describe(leafIndex === null ? null : Number(leafIndex), proved ? leaf : null, head),
+    proof_log: await proofLog.describe(leafIndex === null ? null : Number(leafIndex), leaf, head),
   };
 }
 

@@ -10,7 +10,7 @@ export const proofLogAnswer = z
   .strictObject({
     state: z
       .enum(['logged', 'pending', 'none'])
-      .describe('`pending`: the next checkpoint will cover it. `none`: not proved.'),
+      .describe('`pending`: the next checkpoint will cover it. `none`: neither proved nor in quarantine.'),
     leaf_index: z.int().nonnegative().nullable().describe('Index of its leaf in the log, from 0.'),
     leaf: z.string().nullable().describe('The bytes of the leaf: JSON, exactly as they are hashed.'),
     inclusion: z

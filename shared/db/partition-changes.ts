@@ -299,7 +299,21 @@ export async function writeLeaves(
   );
 }
 
-/** SQL of the leaf that proved the partition `p`: of its attempt, the newest. */
-export const provingLeafSql = (columns: string): string => `(select ${columns} from proof_leaves l
+const leafSql = (columns: string, kinds: string): string => `(select ${columns} from proof_leaves l
   where l.dataset_id = p.dataset_id and l.partition_key = p.partition_key and l.attempt = p.attempt
-    and l.kind in ('proved', 'revised') order by l.entry_id desc limit 1)`;
+    and ${kinds} order by l.entry_id desc limit 1)`;
+
+const PROVING = `l.kind in ('proved', 'revised')`;
+
+/** SQL of the leaf that proved the partition `p`: of its attempt, the newest. */
+export const provingLeafSql = (columns: string): string => leafSql(columns, PROVING);
+
+/**
+ * SQL of the leaf that states what the partition `p` is: proved, or in quarantine, of which it is `retracted` where its source took
+ * it back. Of other states there is none.
+ */
+export const statingLeafSql = (columns: string): string =>
+  leafSql(
+    columns,
+    `case p.state when 'proved' then ${PROVING} when 'quarantined' then l.kind in ('quarantined', 'retracted') end`,
+  );
