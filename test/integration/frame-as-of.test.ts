@@ -1,10 +1,11 @@
 /** Frames as of a time, and as of each row: what was known then, to the millisecond. */
-import { describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import type { Json } from '../support/command.ts';
 import { type FrameBody, frameOf } from '../support/frame-oracle.ts';
 import { servedEnv } from '../support/served-env.ts';
+import { type Serving, startServing } from '../support/serving.ts';
 import { capturedAt, DAY, SECOND } from '../support/worlds.ts';
 import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
@@ -172,5 +173,79 @@ describe('a state had no value at the time of as_of beside a column that is prov
       expect(rows).toEqual(frameOf(body));
       expect(rows.at(-1).x === null).toBe(isOld);
     }
+  });
+});
+
+describe('as of each row, a bucket that has not ended was shown while a state held', () => {
+  const HOUR = 3_600_000;
+  const clock = { ms: Date.now() };
+  let asked: Serving;
+  beforeAll(async () => {
+    asked = await startServing({ databaseUrl: served.env.databaseUrl, now: () => clock.ms });
+  });
+  afterAll(() => asked[Symbol.asyncDispose]());
+
+  const columns = [
+    {
+      name: 'x',
+      dataset: 'macro_series_metrics',
+      field: 'metric_value_float',
+      filter: [{ field: 'source_id', op: 'eq', value: 'macro_dgs10' }],
+    },
+  ];
+  /** A time before the end of what is proved. */
+  const through = Date.parse('1970-03-01T00:00:00Z');
+  const time_range = [iso(through - DAY), iso(through + 10 * DAY)];
+
+  async function frameAt(ms: number, body: object) {
+    clock.ms = ms;
+    const { status, json, text } = await asked.send({
+      path: '/v1/frame',
+      body: JSON.stringify({ grid: '1h', as_of: 'row', ...body }),
+    });
+    return { status, json, text };
+  }
+
+  test('now or in any window', async () => {
+    const { rows } = (await frameAt(Date.now(), { columns, time_range })).json;
+    const endedBy = (ms: number) => rows.filter(({ known_at_utc }: Json) => Date.parse(known_at_utc) <= ms);
+    const now = through + 90 * 60_000;
+    expect([endedBy(now).length, rows.length > 40]).toEqual([25, true]);
+    const { json } = await frameAt(now, { columns, time_range });
+    expect(json.rows).toEqual(endedBy(now));
+    expect(json.rows.at(-1).known_at_utc).toBe(iso(through + HOUR));
+    // Until the next bucket has ended, the answer is the same.
+    for (const later of [now + 1, through + 2 * HOUR - 1]) {
+      expect((await frameAt(later, { columns, time_range })).json.rows_sha256).toBe(json.rows_sha256);
+    }
+    const ended = await frameAt(through + 2 * HOUR, { columns, time_range });
+    expect(ended.json.rows).toEqual(endedBy(through + 2 * HOUR));
+    // A window that ends before now is cut where it ends; one that ends later is not.
+    const cut = (end: number) => frameAt(now, { columns, time_range: [time_range[0], iso(end)] });
+    expect((await cut(now - 60_000)).json.rows.at(-1).known_at_utc).toBe(iso(now - 60_000));
+    expect((await cut(now + 60_000)).json.rows.at(-1).known_at_utc).toBe(iso(through + HOUR));
+    // Nothing of it has come.
+    expect(await frameAt(now, { columns, time_range: [iso(now), time_range[1]] })).toMatchObject({ status: 404 });
+  });
+
+  test('without the warning that the window holds time of which nothing is proved', async () => {
+    const now = through + 90 * 60_000;
+    const reaching = (end: number, strict = false) =>
+      frameAt(now, { columns, time_range: [iso(through - DAY), iso(end)], strict });
+    expect((await reaching(now)).json.columns[0].warnings).not.toContain('WINDOW_EXCEEDS_PROVED_COVERAGE');
+    const { json } = await reaching(through + 5 * HOUR);
+    const warned = json.warnings.find(({ code }: Json) => code === 'WINDOW_EXCEEDS_PROVED_COVERAGE');
+    expect(warned.details.gaps).toEqual([
+      expect.objectContaining({ start: iso(through + HOUR), end: iso(through + 5 * HOUR) }),
+    ]);
+    expect((await reaching(through + 5 * HOUR, true)).status).toBe(409);
+  });
+
+  test('as of a time to come, which is as of now', async () => {
+    const now = through + 90 * 60_000;
+    const rowsAsOf = async (ms: number) => (await frameAt(now, { columns, time_range, as_of: iso(ms) })).json.rows;
+    const rows = await rowsAsOf(now);
+    expect(rows.at(-1)).toMatchObject({ datetime: iso(through + HOUR), x: expect.any(Number) });
+    expect(await rowsAsOf(now + DAY)).toEqual(rows);
   });
 });

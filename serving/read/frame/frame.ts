@@ -18,7 +18,7 @@ import { RecountRequests } from '../execute/recount-requests.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
-import { admittedBy, boundsOf, type Coverage, gapsSince, gapsWithin } from '../snapshot/proved-runs.ts';
+import { admittedBy, boundsOf, type Coverage, gapsSince, gapsWithin, type ProvedRun } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { checkSeries, filtersOfSeries } from './column-series.ts';
 import { judgedColumns, staleWarningOf, stateColumns, unitWarningOf } from './state-columns.ts';
@@ -174,15 +174,20 @@ export class FrameProbe {
   async evaluate(session: Session, rule: FreshnessRule): Promise<Evaluated> {
     const request = this.#request;
     const snapshots = this.groups.map((group) => snapshotOf(group, request));
-    const extent = extentOf(request, snapshots);
+    const nowMs = rule.now();
+    const extent = extentOf(request, snapshots, nowMs);
     const contexts = this.groups.map((group, index) =>
       contextIn(group, snapshots[index], { request, session, extent }),
     );
-    return { groups: this.groups, contexts, extent, ...(await this.#factsOf(contexts, extent, rule)) };
+    return { groups: this.groups, contexts, extent, ...(await this.#factsOf(contexts, { extent, nowMs }, rule)) };
   }
 
   /** The warnings of each group, and what is proved of each column. */
-  async #factsOf(contexts: readonly LiveContext[], extent: Extent | undefined, rule: FreshnessRule) {
+  async #factsOf(
+    contexts: readonly LiveContext[],
+    { extent, nowMs }: { readonly extent: Extent | undefined; readonly nowMs: number },
+    rule: FreshnessRule,
+  ) {
     const request = this.#request;
     const { groups } = this;
     const warnings: Warning[] = [...mutableWindowWarning(request.window)];
@@ -194,7 +199,7 @@ export class FrameProbe {
         ...(await qualityWarnings(context, rule, isOpen ? Number.POSITIVE_INFINITY : undefined)),
         ...(await this.#unitWarnings(index, context, extent)),
       ];
-      const gaps = gapsOf(request.window, coverage, extent);
+      const gaps = gapsOf(request, coverage, extent, nowMs);
       const judged = {
         mode: context.request.mode,
         window: isOpen ? ({ kind: 'history' } as const) : context.request.window,
@@ -454,6 +459,7 @@ const provedEnd = ({ sources }: Coverage): number =>
 function extentOf(
   { window, gridMs, asOf, columns }: FrameRequest,
   groups: readonly GroupSnapshot[],
+  nowMs: number,
 ): Extent | undefined {
   const proved = groups.flatMap(({ coverage }) => (coverage.extent ? [coverage] : []));
   if (proved.length === 0) return undefined;
@@ -462,8 +468,10 @@ function extentOf(
     window.kind === 'latest'
       ? (trades.length > 0 ? trades : proved).map(provedEnd)
       : proved.map((coverage) => Math.max(coverage.extent!.to, ...lastEnds(coverage)));
-  const knownTo = typeof asOf === 'number' ? asOf + 1 : Number.POSITIVE_INFINITY;
-  const end = Math.min(Math.max(...ends), knownTo, (window.kind === 'range' ? window.toMs : undefined) ?? Infinity);
+  const knownTo = typeof asOf === 'number' ? Math.min(asOf, nowMs) + 1 : Number.POSITIVE_INFINITY;
+  const windowTo = (window.kind === 'range' ? window.toMs : undefined) ?? Number.POSITIVE_INFINITY;
+  const passed = ends.map((ms) => endedBy({ gridMs, asOf }, Math.min(ms, windowTo), nowMs));
+  const end = Math.min(Math.max(...passed), knownTo);
   const start = Math.min(...proved.map(({ extent }) => extent!.from));
   const to = Math.ceil(end / gridMs) * gridMs;
   const wanted =
@@ -472,13 +480,25 @@ function extentOf(
   return from < end ? { from, to, lastEnd: Math.min(to, end) } : undefined;
 }
 
+/**
+ * The end of the rows where columns end at this time. Some states hold beyond now, such as a fund's to the next market day, but
+ * what will be known at the end of a bucket is not known before it.
+ */
+const endedBy = ({ gridMs, asOf }: Pick<FrameRequest, 'gridMs' | 'asOf'>, ms: number, nowMs: number): number =>
+  asOf === 'row' && ms > nowMs ? Math.floor(nowMs / gridMs) * gridMs : ms;
+
 const lastEnds = ({ sources }: Coverage) => sources.flatMap(({ runs }) => runs.at(-1)?.to ?? []);
 
 /** The gaps of a column; the last buckets have those since the first of them. */
-const gapsOf = (window: Window, coverage: Coverage, extent: Extent | undefined) =>
-  window.kind === 'latest' && extent
-    ? gapsSince(coverage, extent.from)
-    : gapsWithin(coverage, boundsOf(coverage, window));
+function gapsOf(request: FrameRequest, coverage: Coverage, extent: Extent | undefined, nowMs: number) {
+  const { window } = request;
+  if (window.kind === 'latest' && extent) return gapsSince(coverage, extent.from);
+  const bounds = boundsOf(coverage, window);
+  if (!bounds.toIsGiven || bounds.to <= nowMs) return gapsWithin(coverage, bounds);
+  const ended = (run: ProvedRun) => ({ ...run, to: Math.max(run.from, endedBy(request, run.to, nowMs)) });
+  const sources = coverage.sources.map((source) => ({ ...source, runs: source.runs.map(ended) }));
+  return gapsWithin({ ...coverage, sources }, bounds);
+}
 
 /** Windows end with a day where buckets do, so that the rows of whole days are counted. */
 function* windowsOf(
