@@ -229,8 +229,12 @@ const rowsAnswer = (envelope: z.ZodType, columns: Columns, mode: Mode, source: J
   return { ...whole, properties: { ...properties, mode: { type: 'string', const: mode }, source, rows } };
 };
 
-/** One of several answers, each with its own constant in this member. A client that took the first that fits would lose the rows. */
+/**
+ * One of several answers, each with its own constant in this member. A client that took the first that fits would lose the rows.
+ * The type is for generators, which look for the member in objects only: an answer may be one of several in turn.
+ */
 const oneAnswerOf = (propertyName: string, names: Readonly<Record<string, string>>): JsonSchema => ({
+  type: 'object',
   oneOf: Object.values(names).map(refTo),
   discriminator: {
     propertyName,

@@ -115,7 +115,9 @@ givenTool(typescript).test(
     await symlink(join(typescript.path, 'node_modules'), join(cwd, 'node_modules'));
     await copyFile(join(PROGRAMS, 'client.ts.txt'), join(cwd, 'client.ts'));
     await writeFile(join(cwd, 'package.json'), '{"type":"module"}');
-    await run(join(programs, 'openapi-typescript'), [join(folder, DOCUMENT), '-o', 'api.ts'], { cwd });
+    const making = run(join(programs, 'openapi-typescript'), [join(folder, DOCUMENT), '-o', 'api.ts'], { cwd });
+    const { stdout, stderr } = await making;
+    expect(`${stdout}${stderr}`).not.toMatch(/⚠|warning|invalid/i);
     const options = ['--strict', '--target', 'esnext', '--module', 'nodenext', '--lib', 'esnext,dom'];
     await writeFile(join(cwd, 'globals.d.ts'), 'declare const process: { env: Record<string, string | undefined> };\n');
     await run(join(programs, 'tsc'), [...options, '--skipLibCheck', 'client.ts', 'globals.d.ts'], { cwd });
