@@ -21,6 +21,8 @@ create table if not exists runs (
   failed int8 not null default 0,
   rows int8 not null default 0,
   at_partition text,
+  -- the first partition that failed, of what is followed the latest: {dataset, partition, code, reason, at}
+  failed_unit jsonb,
   -- of what is followed: failures in a row, the latest fault, when it is tried again, when it last went well
   failures int4 not null default 0,
   fault text,

@@ -6,7 +6,7 @@ import type { Settings } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { recordCheck } from '../../shared/db/partition-changes.ts';
 import { type PinnedValues, selectedValues } from '../../shared/db/pinned-settings.ts';
-import { RunRecorder } from '../../shared/db/runs.ts';
+import { failedUnit, RunRecorder } from '../../shared/db/runs.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { NatsConnection } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -159,11 +159,18 @@ async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
   const planned = work.plan && sum(work.plan.partitions);
   await run.write({ planned: planned ?? null });
   const progress = new IngestProgress(context.output, feed.name, planned);
+  let hasFailed = false;
   const counted = (result: UnitResult): UnitResult => {
     progress.ended();
     // A followed document that does not exist yet has not failed, and a late arrival is reported once.
     const isQuiet = request.kind === 'follow' && (isNotYet(feed, result.code) || result.repeated);
-    if (!isQuiet) run.note(progress.count(result));
+    if (isQuiet) return result;
+    run.note(progress.count(result));
+    // The first shows what is wrong with a command; of what is followed, the latest does.
+    const isNamed = result.state === 'failed' && result.code !== 'INTERRUPTED';
+    if (isNamed && (!hasFailed || request.kind === 'follow'))
+      run.note({ failed_unit: failedUnit(result.dataset, result) });
+    hasFailed ||= isNamed;
     return result;
   };
   for (const { dataset, partition, rows } of work.plan?.skipped ?? []) {

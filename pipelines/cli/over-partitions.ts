@@ -1,7 +1,7 @@
 /** Runs `replay` and `verify` over partitions one by one, and selects datasets and feeds by name. */
 import { type Settings, settingValue } from '../../shared/config/settings.ts';
 import { DAY_MS, parseDay } from '../../shared/dates.ts';
-import { type RunKind, RunRecorder } from '../../shared/db/runs.ts';
+import { failedUnit, type RunKind, RunRecorder } from '../../shared/db/runs.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
@@ -125,6 +125,7 @@ async function overDataset(
     }
     const { partition, ...rest } = report;
     units.push({ dataset: dataset.key, partition, ...rest });
+    if (report.state === 'failed' && counts.failed === 0) run.note({ failed_unit: failedUnit(dataset.key, report) });
     counts[job.good.includes(report.state) ? 'proved' : 'failed']++;
     counts.rows += report.rows ?? 0;
     run.note({ ...counts, at_partition: row.partitionKey });

@@ -64,6 +64,16 @@ const run = z.strictObject({
   failed: count('Partitions that failed.'),
   rows: count('Number of rows proved.'),
   at_partition: z.string().nullable().describe('The partition in progress.'),
+  failed_unit: z
+    .strictObject({
+      dataset: textField('Its dataset.'),
+      partition: textField('The partition, or the document where its partitions are not known.'),
+      code: textField('The code of the fault.'),
+      reason: textField('What it was.'),
+      at: utc('When it failed.'),
+    })
+    .nullable()
+    .describe('The first partition that failed; of what is followed, the latest.'),
   failures: count('Consecutive failures of a follower.'),
   fault: z.string().nullable().describe('The latest fault.'),
   next_at_utc: utc('Time of the next try.').nullable(),

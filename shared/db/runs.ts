@@ -20,9 +20,34 @@ export interface RunCounts {
   readonly rows: number;
 }
 
+/** A partition that a run failed. */
+export interface FailedUnit {
+  readonly dataset: string;
+  /** Or the document, where its partitions are not known. */
+  readonly partition: string;
+  readonly code: string;
+  readonly reason: string;
+  readonly at: string;
+}
+
+const MAX_REASON = 500;
+
+/** The record of a partition that failed now. A document may have put any text into the reason. */
+export const failedUnit = (
+  dataset: string,
+  { partition, code = 'UNEXPECTED', reason = '' }: Pick<FailedUnit, 'partition'> & Partial<FailedUnit>,
+): FailedUnit => ({
+  dataset,
+  partition,
+  code,
+  reason: reason.slice(0, MAX_REASON).toWellFormed().replaceAll('\0', ''),
+  at: new Date().toISOString(),
+});
+
 interface RunProgress extends Partial<RunCounts> {
   readonly planned?: number | null;
   readonly at_partition?: string | null;
+  readonly failed_unit?: FailedUnit;
   readonly state?: RunState;
   readonly failures?: number;
   readonly fault?: string | null;
@@ -55,6 +80,8 @@ export interface RunRow extends RunCounts {
   readonly state: RunState | 'lost';
   readonly planned: number | null;
   readonly at_partition: string | null;
+  /** The first; of what is followed the latest. */
+  readonly failed_unit: FailedUnit | null;
   readonly failures: number;
   readonly fault: string | null;
   readonly next_at_utc: string | null;
@@ -210,7 +237,7 @@ export function describeHolder(run: Pick<RunRow, 'host' | 'pid' | 'started_at_ut
 const COLUMNS = `run_id, kind, subject, command, host, pid,
   case when r.ended_at is null and not alive then 'lost' else state end as state,
   planned::float8, proved::float8, unchanged::float8, refused::float8, quarantined::float8, failed::float8, rows::float8,
-  at_partition, failures, fault, next_at, succeeded_at, started_at, updated_at, ended_at`;
+  at_partition, failed_unit, failures, fault, next_at, succeeded_at, started_at, updated_at, ended_at`;
 /** Runs with a column `alive`; pg_locks shows two-key locks with objsubid 2. */
 const FROM = `from (select r.*, exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = ${RUN_LOCK}
     and l.objid = r.run_id::oid and l.objsubid = 2 and l.granted
@@ -237,6 +264,28 @@ export async function reportedRuns(client: ClientBase | Pool): Promise<RunRow[]>
      order by run_id desc`,
   );
   return rows.map(reported);
+}
+
+/** A report names at most this many partitions that failed. */
+const MAX_FAILED_UNITS = 20;
+
+/** What runs of ingestion failed and nobody has proved since, or the same command mended; the latest first. */
+export async function unprovedFailures(
+  client: ClientBase | Pool,
+): Promise<(Pick<RunRow, 'kind' | 'subject' | 'command'> & { readonly failed_unit: FailedUnit })[]> {
+  const { rows } = await (client as Pool).query(
+    `select * from (
+       select distinct on (failed_unit->>'dataset', failed_unit->>'partition') run_id, kind, subject, command, failed_unit
+       from runs r where failed_unit is not null and kind in ('backfill', 'reingest', 'follow')
+       order by failed_unit->>'dataset', failed_unit->>'partition', run_id desc) r
+     where not exists (select from runs o where o.subject = r.subject and o.command = r.command and o.run_id > r.run_id
+         and o.state = 'done')
+       and not exists (select from partitions p join datasets d using (dataset_id)
+         where d.key = failed_unit->>'dataset' and p.state = 'proved' and p.proved_at > (failed_unit->>'at')::timestamptz
+           and (p.partition_key = failed_unit->>'partition' or starts_with(p.partition_key, (failed_unit->>'partition') || ':')))
+     order by run_id desc limit ${MAX_FAILED_UNITS}`,
+  );
+  return rows;
 }
 
 /** The newest runs in any state. */

@@ -1,7 +1,7 @@
 /** What an operator has of a backfill: its plan, its holder, what Ctrl-C leaves, several feeds at once. */
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { latestRuns, openRuns } from '../../shared/db/runs.ts';
+import { failedUnit, latestRuns, openRuns } from '../../shared/db/runs.ts';
 import type { Json } from '../support/command.ts';
 import { dayNames, filesBelow, System } from '../support/pipeline.ts';
 import { limitsEnv } from '../support/small-limits.ts';
@@ -85,6 +85,56 @@ test('all feeds at once: a poisoned day and a feed whose vendor is away stop nob
   expect(
     (await latestRuns(system.client, 3)).map(({ subject, state, planned }) => [subject, state, planned]).sort(),
   ).toEqual(VENDORS.map(({ dataset }) => [dataset, dataset === A.dataset ? 'done' : 'failed', 6]));
+});
+
+describe('a document that was refused before it was published', () => {
+  const found = async (): Promise<Json[]> =>
+    (await system.run(['doctor', '--check', 'work'])).json.checks.at(-1).findings;
+  const about = async (day: string) => (await found()).filter(({ what }) => what.includes(` ${B.dataset} ${day} at `));
+  const bad = (day: string) => B.put(baseOf(B.dataset), day, B.pack(day, 'this is no trade file\n'));
+  const good = (day: string, firstId: number) =>
+    B.put(baseOf(B.dataset), day, B.pack(day, B.plainDay({ day, rows: ROWS, seed: 9, firstId })));
+  const oneDay = (day: string) => ['--from', day, '--to', day];
+
+  test('is named by the run that failed, and by the doctor until another run has proved it', async () => {
+    const [first, second] = dayNames('2024-05-01', 2);
+    for (const day of [first, second]) await bad(day);
+    const both = ['--from', first, '--to', second];
+    expect((await backfill([B.dataset], both)).exit).toBe(1);
+    const { json } = await system.run(['status', '--runs', '--limit', '1']);
+    const { failed, failed_unit: unit } = json.runs[0];
+    expect([failed, unit]).toEqual([
+      2,
+      {
+        dataset: B.dataset,
+        partition: first,
+        code: 'SOURCE_DOCUMENT_INVALID',
+        reason: expect.stringMatching(/line 1|this is no trade file/),
+        at: expect.any(String),
+      },
+    ]);
+    const [finding, ...others] = await about(first);
+    expect(others).toEqual([]);
+    expect(finding).toMatchObject({
+      severity: 'warning',
+      subject: `backfill ${B.dataset}`,
+      what: expect.stringContaining(`SOURCE_DOCUMENT_INVALID: ${unit.reason}`),
+      fix: expect.stringContaining(`./tidemark backfill ${B.dataset} --from ${first} --to ${second}`),
+    });
+    // Another run that fails it as well is no second finding, and one that proves another day mends nothing.
+    expect((await backfill([B.dataset], oneDay(first))).exit).toBe(1);
+    await good(second, 3_000_000);
+    expect((await backfill([B.dataset], oneDay(second))).exit).toBe(0);
+    expect(await about(first)).toHaveLength(1);
+    await good(first, 2_000_000);
+    expect((await backfill([B.dataset], oneDay(first))).exit).toBe(0);
+    expect(await about(first)).toEqual([]);
+  });
+
+  test('has a reason of bounded length, which any text may be', () => {
+    const { reason } = failedUnit(B.dataset, { partition: 'x', code: 'X', reason: `\0\ud800${'é'.repeat(9000)}` });
+    expect([reason.length <= 500, reason.isWellFormed(), reason.includes('\0')]).toEqual([true, true, false]);
+  });
 });
 
 test('Ctrl-C ends with 130 and leaves what the same command goes on with; who is at it is named', {

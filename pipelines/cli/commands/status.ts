@@ -1,7 +1,7 @@
 import { jetstreamManager } from '@nats-io/jetstream';
 import { withClient } from '../../../shared/db/connect.ts';
 import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
-import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
+import { latestRuns, openRuns, type RunRow } from '../../../shared/db/runs.ts';
 import { assert, explain, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import {
@@ -152,6 +152,9 @@ function describeLag({ frames, events, event_time_seconds: seconds, oldest_secon
   return `${frames} messages, ${grouped(events)} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
 }
 
+const failedText = ({ failed_unit: failed }: Pick<RunRow, 'failed_unit'>): string =>
+  failed === null ? '' : `${failed.dataset} ${failed.partition}: ${failed.code}: ${failed.reason}`;
+
 async function showRuns(command: ParsedCommand): Promise<number> {
   if (command.positionals.length > 0) throw new TidemarkError('USAGE', '--runs takes no dataset');
   const limit = Number(command.values.limit ?? 20);
@@ -173,7 +176,7 @@ async function showRuns(command: ParsedCommand): Promise<number> {
             run.rows,
             `${run.host}:${run.pid}`,
             run.started_at_utc,
-            run.fault ?? '',
+            run.fault ?? failedText(run),
           ]),
         ),
   );

@@ -5,6 +5,7 @@ import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
 import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
+import { unprovedFailures } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
@@ -42,11 +43,11 @@ const partitions: Check = {
 
 const work: Check = {
   name: 'work',
-  doc: 'no run was killed and left, and followed feeds succeed',
+  doc: 'no run was killed and left, followed feeds succeed, and what a run failed was proved later',
   needs: ['database'],
-  async run({ state }) {
+  async run({ state, database }) {
     const { runs } = await state();
-    return runs.flatMap((run) => {
+    const killed = runs.flatMap((run) => {
       const name = `${run.kind} ${run.subject}`;
       const isOpen = run.state === 'waiting' || run.state === 'running';
       if (run.state === 'lost') {
@@ -64,6 +65,12 @@ const work: Check = {
       }
       return [];
     });
+    const failed = (await unprovedFailures(database)).map(({ kind, subject, command, failed_unit: unit }) => {
+      const what = `failed ${unit.dataset} ${unit.partition} at ${unit.at}, which is not proved since: ${unit.code}: ${unit.reason}`;
+      const again = kind === 'follow' ? `./tidemark backfill ${subject}` : command;
+      return warning(`${kind} ${subject}`, what, `mend its document or source, then run it again: ${again}`);
+    });
+    return [...killed, ...failed];
   },
 };
 

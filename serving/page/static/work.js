@@ -38,7 +38,8 @@ function Runs({ runs, now }) {
   if (shown.length === 0)
     return html`<div class="empty"><b>Nothing is at work.</b><p>A backfill or a follower shows here with its progress. How to begin one: <code>./tidemark help backfill</code></p></div>`;
   const rows = shown.map((run) => {
-    const { kind, subject, command, host, pid, state, fault } = run;
+    const { kind, subject, command, host, pid, state, failed_unit: unit } = run;
+    const fault = run.fault ?? (unit && `${unit.dataset} ${unit.partition}: ${unit.code}: ${unit.reason}`);
     return [
       html`<span title=${`${command} (pid ${pid} on ${host})`}><b>${kind}</b> <code>${subject}</code></span>`,
       html`<${Badge} tone=${TONES[state]}>${state}<//>${fault && html`<${Fault} title=${fault}>${fault}<//>`}`,
