@@ -36,7 +36,7 @@ const COMMON: readonly Case[] = [
   {
     name: 'a page of HTML',
     fault: { kind: 'body', body: '<html>gone</html>' },
-    code: /^SOURCE_(ARCHIVE|CHECKSUM)/,
+    code: /^SOURCE_(DOCUMENT_INVALID|CHECKSUM_MISMATCH)$/,
     asked: 1,
     askedAgain: true,
   },
@@ -48,7 +48,7 @@ const COMMON: readonly Case[] = [
 const SILENCE: Case = {
   name: 'silence',
   fault: { kind: 'stall', afterBytes: 100 },
-  code: /^SOURCE_(UNREACHABLE|TRUNCATED)$/,
+  code: /^SOURCE_UNREACHABLE$/,
   asked: 2,
 };
 
