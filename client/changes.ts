@@ -9,7 +9,7 @@ export interface Change {
   /** 1 for the first; no number is left out. */
   readonly number: number;
   /** `restored` is about the proof log itself and names no dataset. */
-  readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored';
+  readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored' | 'rotated';
   readonly dataset: DatasetKey | null;
   readonly partition: string | null;
   readonly revision: number | null;

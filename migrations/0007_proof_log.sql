@@ -6,7 +6,7 @@ create table if not exists proof_leaves (
   dataset_id int2 references datasets,
   partition_key text,
   attempt int4,
-  kind text not null check (kind in ('proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored')),
+  kind text not null check (kind in ('proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored', 'rotated')),
   body bytea not null check (octet_length(body) between 1 and 1024),
   written_at timestamptz not null default clock_timestamp()
 );

@@ -9,7 +9,7 @@ import {
   type CheckReport,
   checkConsistency as compareCheckpoints,
   checkLineage as compareLineage,
-  checkMirror as compareTree,
+  checkLog as compareTree,
   holdsLine,
   type LineageAnswer,
 } from '../../shared/proof-log/check.ts';
@@ -17,7 +17,8 @@ import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT, SPARE_ROWS } from '
 import { CsvFeed, GOES_ON, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource } from '../../shared/proof-log/folder.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
-import { keysIn, openCheckpoint } from '../../shared/proof-log/note.ts';
+import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import { keysIn, keysOfLog } from '../../shared/proof-log/rotations.ts';
 import type { RowDigests } from '../../shared/proof-log/rows.ts';
 import { LogUnreachable, textOf } from '../../shared/proof-log/tiles.ts';
 import { LAYOUTS } from './layouts.ts';
@@ -157,12 +158,13 @@ export async function checkMirror(log: string, key: string): Promise<CheckResult
   const source = /^https?:\/\//.test(log) ? httpSource(log) : folderSource(log);
   const note = await textOf(source, CHECKPOINT_FILE);
   if (note === undefined) throw new LogUnreachable(`${log} has no checkpoint`);
-  return resultOf(await compareTree(openCheckpoint(note, keysIn(key)), source));
+  return resultOf(await compareTree(note, await keysOfLog(key, source), source));
 }
 
 /** Whether the newer of two checkpoints continues the older. @param url of the service, for its tiles */
 export async function checkConsistency(first: string, second: string, key: string, url: string): Promise<CheckResult> {
-  const keys = keysIn(key);
+  const source = httpSource(url);
+  const keys = await keysOfLog(key, source);
   const [old, head] = [first, second].map((note) => openCheckpoint(note, keys)).sort((a, b) => a.size - b.size);
-  return resultOf(await compareCheckpoints(old, head, httpSource(url)));
+  return resultOf(await compareCheckpoints(old, head, source));
 }

@@ -4,7 +4,7 @@
  *   await mirror({ from: 'http://127.0.0.1:8080/v1/lake', to: 'lake', key: process.env.TIDEMARK_KEY })
  */
 import { type MirrorOptions, type MirrorReport, mirror as mirrorVerified } from '../../shared/mirror/mirror.ts';
-import { keysIn } from '../../shared/proof-log/note.ts';
+import { keysIn } from '../../shared/proof-log/rotations.ts';
 
 export { MirrorFault, type MirrorFaultKind } from '../../shared/mirror/lake-manifest.ts';
 export type { MirrorProgress, MirrorReport } from '../../shared/mirror/mirror.ts';

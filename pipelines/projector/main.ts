@@ -12,7 +12,7 @@ import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import { keepChangesPublished } from '../proof-log/change-publisher.ts';
+import { keepChangesPublished, leavesAheadAt } from '../proof-log/change-publisher.ts';
 import { keepSequenced } from '../proof-log/sequencer.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepCompacted } from './compaction.ts';
@@ -86,7 +86,10 @@ const { databaseUrl, natsUrl } = options;
 const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
 const { columnsAfterDays: afterDays, compactEveryMs } = settings.limits;
-const sequenced = keepSequenced({ databaseUrl, settings, log, signal: stopping.signal });
+const sequenced = keepSequenced({
+  ...{ databaseUrl, settings, log, signal: stopping.signal },
+  leavesAhead: leavesAheadAt(natsUrl),
+});
 await Promise.all([
   ...datasets.map((dataset) =>
     keepProjected(dataset, { projection: projectionOf(dataset), databaseUrl, natsUrl, settings, log, signal }),

@@ -20,7 +20,7 @@ import {
   type StreamOptions,
   streamInfo,
 } from '../../shared/nats/stream.ts';
-import { changeNumber, changeText, decodeLeaf } from '../../shared/proof-log/leaf.ts';
+import { changeNumber, changeText, decodeLeaf, leafOfChange } from '../../shared/proof-log/leaf.ts';
 import { indexedLeaves } from './sequencer.ts';
 
 /** Changes that are on their way at once. */
@@ -91,6 +91,30 @@ export async function changeFault({ client, manager }: Omit<PublisherNeeds, 'jet
   }
   return undefined;
 }
+
+/**
+ * The leaves from `size` on that the stream holds beyond the catalog: database and folder were restored, and the stream was not.
+ * It ends at the first message that is none: another program wrote it.
+ */
+export async function leavesAhead(manager: JetStreamManager, size: number): Promise<Buffer[]> {
+  const info = await streamInfo(manager, CHANGES_STREAM);
+  const leaves: Buffer[] = [];
+  for (let index = size; index < (info?.state.last_seq ?? 0); index++) {
+    const message = await messageAt(manager, CHANGES_STREAM, changeNumber(index));
+    const leaf = message && leafOfChange(index, Buffer.from(message.data).toString());
+    if (!leaf) break;
+    leaves.push(leaf);
+  }
+  return leaves;
+}
+
+/** As the sequencer asks, over a connection of its own. */
+export const leavesAheadAt =
+  (natsUrl: string) =>
+  async (size: number): Promise<number> => {
+    await using connection = await connectNats(natsUrl, 'tidemark proof log');
+    return (await leavesAhead(await jetstreamManager(connection, { checkAPI: false }), size)).length;
+  };
 
 /**
  * Makes the stream anew and fills it from the catalog, which alone says what changed. Consumers of the stream begin anew; the

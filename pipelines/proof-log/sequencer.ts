@@ -10,7 +10,7 @@ import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ClientBase } from 'pg';
-import { proofLogFolderOf, type Settings } from '../../shared/config/settings.ts';
+import { proofLogOf, type Settings } from '../../shared/config/settings.ts';
 import { connect, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { assert, codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -18,24 +18,23 @@ import {
   CHECKPOINT_FILE,
   folderSource,
   KEY_FILE,
-  keyPathOf,
-  loadSigner,
-  ROTATIONS_FILE,
   readCheckpoint,
-  readSigner,
   writeDurably,
 } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
+import { decodeLeaf, encodeLeaf, leafOfLog } from '../../shared/proof-log/leaf.ts';
 import { equalHashes, type Hash, type TreeHead, treeRoot } from '../../shared/proof-log/merkle.ts';
+import { type LogKey, NoteFault, parseVerifier, signCheckpoint, type Verifier } from '../../shared/proof-log/note.ts';
+import { followRotations, keysFrom } from '../../shared/proof-log/rotations.ts';
 import {
-  checkpointText,
-  followRotations,
-  NoteFault,
-  parseRotations,
-  parseVerifier,
-  type Signer,
-  type Verifier,
-} from '../../shared/proof-log/note.ts';
+  forgetRetired,
+  keyPathOf,
+  type LogPlace,
+  loadSigners,
+  readRotations,
+  readSigners,
+  type Signers,
+} from '../../shared/proof-log/signers.ts';
 import { TILE_WIDTH, TileFault, type TileLevel, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
 
 /** Leaves that one round takes. */
@@ -46,27 +45,35 @@ interface Head {
   readonly size: number;
   readonly root: Hash;
   readonly signedSize: number;
-  /** Line of the key that signed the last checkpoint. */
+  /** Line of the key that signed the last checkpoint, and when. */
   readonly key: string | null;
+  readonly signedAtMs: number;
 }
 
-interface SequencerNeeds {
+interface SequencerNeeds extends LogPlace {
   readonly client: ClientBase;
-  readonly folder: string;
-  /** `SVC_PROOF_LOG_KEY`, where it is set. */
-  readonly secret: string | undefined;
+  /** A checkpoint is signed again when it is as old as this. */
+  readonly refreshMs?: number;
+  /** How many more leaves than `size` the stream of changes holds, which may have outlived a restore of database and folder. */
+  readonly leavesAhead?: (size: number) => Promise<number>;
 }
 
 export class Sequencer {
   readonly #needs: SequencerNeeds;
   readonly #grown: GrowingLog;
+  /** Notes of the rotations that are leaves. */
+  readonly #rotated: Set<string>;
   #head: Head;
   /** Whether tiles or the checkpoint may be older than the head. */
   #isBehind: boolean;
 
-  private constructor(needs: SequencerNeeds, grown: GrowingLog, head: Head, isBehind: boolean) {
+  private constructor(
+    needs: SequencerNeeds,
+    { grown, rotated, head, isBehind }: { grown: GrowingLog; rotated: Set<string>; head: Head; isBehind: boolean },
+  ) {
     this.#needs = needs;
     this.#grown = grown;
+    this.#rotated = rotated;
     this.#head = head;
     this.#isBehind = isBehind;
   }
@@ -76,13 +83,20 @@ export class Sequencer {
    * @throws TidemarkError PROOF_LOG_DIVERGED, CONFIGURATION_INVALID
    */
   static async open(needs: SequencerNeeds): Promise<Sequencer> {
-    const { client, folder, secret } = needs;
+    const { client, folder } = needs;
     const head = await readHead(client);
-    const signer = await signerOf(folder, secret, head.key);
-    const signed = await signedTree(folder, signer);
+    const { current } = await signersOf(needs, head.key);
+    const signed = await signedTree(folder, current.verifier);
     // After a rotation the file names the key of the last checkpoint until the next one is signed.
     if (!(await folderSource(folder)(KEY_FILE)))
-      await writeDurably(join(folder, KEY_FILE), `${signer.verifier.line}\n`);
+      await writeDurably(join(folder, KEY_FILE), `${current.verifier.line}\n`);
+    const held = Math.max(head.size, signed.size);
+    const ahead = (await needs.leavesAhead?.(held)) ?? 0;
+    if (ahead > 0) {
+      throw rewound(
+        `Database and folder hold ${held} leaves of the proof log, and the stream of changes ${held + ahead}: they were restored from a backup, and followers may know the larger tree`,
+      );
+    }
     if (signed.size > head.size) {
       throw rewound(
         `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
@@ -96,70 +110,111 @@ export class Sequencer {
     const grown = (await loadTiles(folder, signed)) ?? (await makeTiles(client, folder, signed));
     await extend(client, grown, head.size);
     if (!equalHashes(grown.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
-    return new Sequencer(needs, grown, head, head.size > signed.size);
+    const rotated = await rotationLeaves(client);
+    return new Sequencer(needs, { grown, rotated, head, isBehind: head.size > signed.size });
   }
 
   /** Takes the leaves that have no index. @returns how many it took */
   async round(): Promise<number> {
-    const { client } = this.#needs;
-    const { rows } = await client.query<{ entry_id: string; body: Buffer }>(
-      `select entry_id, body from proof_leaves where leaf_index is null order by entry_id limit ${ROUND_LEAVES}`,
-    );
-    if (rows.length > 0) await this.#take(rows);
+    const { client, folder } = this.#needs;
+    const { rows } = await client.query('select 1 from proof_leaves where leaf_index is null limit 1');
+    const hasRotated = (await readRotations(folder)).some((note) => !this.#rotated.has(note));
+    const taken = rows.length > 0 || hasRotated ? await this.#take() : 0;
     await this.#publish();
-    return rows.length;
+    return taken;
   }
 
-  async #take(rows: readonly { readonly entry_id: string; readonly body: Buffer }[]): Promise<void> {
+  async #take(): Promise<number> {
     const { client } = this.#needs;
     const grown = this.#grown;
     const from = grown.size;
     this.#isBehind = true;
-    for (const { body } of rows) grown.add(body);
-    const { size, root } = grown;
-    await client.query('begin');
-    try {
+    let taken = 0;
+    await this.#locked(async () => {
+      await this.#addRotations();
+      // A rotation names the index of its leaf: it comes before what waits longer.
+      const { rows } = await client.query<{ entry_id: string; body: Buffer }>(
+        `select entry_id, body from proof_leaves where leaf_index is null order by kind <> 'rotated', entry_id limit ${ROUND_LEAVES}`,
+      );
+      for (const { body } of rows) grown.add(body);
       const indexed = await client.query(
         `update proof_leaves l set leaf_index = $1::int8 + place - 1
          from unnest($2::int8[]) with ordinality as e (entry_id, place) where l.entry_id = e.entry_id and l.leaf_index is null`,
         [from, rows.map(({ entry_id: id }) => id)],
       );
       const moved = await client.query('update proof_head set size = $1, root = $2 where size = $3', [
-        size,
-        root,
+        grown.size,
+        grown.root,
         from,
       ]);
       assert(indexed.rowCount === rows.length && moved.rowCount === 1, 'one process gives leaves their indexes');
+      taken = rows.length;
+    });
+    this.#head = { ...this.#head, size: grown.size, root: grown.root };
+    return taken;
+  }
+
+  /** Runs a transaction in which neither another process nor a rotation moves the head. */
+  async #locked(work: () => Promise<void>): Promise<void> {
+    const { client } = this.#needs;
+    await client.query('begin');
+    try {
+      const { rows } = await client.query('select size from proof_head for update');
+      // A process that was stopped here and lost its lock would overwrite its successor's checkpoint.
+      assert(Number(rows[0]?.size) === this.#head.size, 'the sequencer that has the lock moves the head');
+      await work();
       await client.query('commit');
     } catch (error) {
       await client.query('rollback').catch(() => {});
       throw error;
     }
-    this.#head = { ...this.#head, size, root };
   }
 
-  /** Writes tiles, then signs. A new key signs the last tree again. */
+  /** Adds a leaf for each rotation that has none. */
+  async #addRotations(): Promise<void> {
+    const { client, folder } = this.#needs;
+    for (const note of await readRotations(folder)) {
+      if (this.#rotated.has(note)) continue;
+      const leaf = encodeLeaf(leafOfLog({ kind: 'rotated', reason: null, note }));
+      await client.query(`insert into proof_leaves (kind, body) values ('rotated', $1)`, [leaf]);
+      this.#rotated.add(note);
+    }
+  }
+
+  /** Writes tiles, then signs. A new key signs the last tree again, and a checkpoint that is old is signed again. */
   async #publish(): Promise<void> {
-    const { client, folder, secret } = this.#needs;
-    const { size, root, signedSize } = this.#head;
-    const signer = await signerOf(folder, secret, this.#head.key);
-    const { line, name: origin } = signer.verifier;
-    const isSigned = signedSize === size && this.#head.key === line;
+    const { client, folder, refreshMs = Number.POSITIVE_INFINITY } = this.#needs;
+    const { size, root, signedSize, key, signedAtMs } = this.#head;
+    const { line } = (await signersOf(this.#needs, key)).current.verifier;
+    const isSigned = signedSize === size && key === line && Math.abs(Date.now() - signedAtMs) < refreshMs;
     if (size === 0 || (isSigned && !this.#isBehind)) return;
     await this.#grown.write();
-    // The connection holds the lock. Without this a process that was stopped here would overwrite its successor's checkpoint.
-    const { rows } = await client.query('select size from proof_head');
-    assert(Number(rows[0]?.size) === size, 'the sequencer that has the lock moves the head');
-    const note = signer.sign(checkpointText({ origin, size, root }));
-    await writeDurably(join(folder, CHECKPOINT_FILE), note);
-    await writeDurably(join(folder, KEY_FILE), `${line}\n`);
-    await client.query(
-      'update proof_head set signed_size = $1, checkpoint = $2, signed_at = clock_timestamp(), key = $3',
-      [size, note, line],
-    );
-    this.#head = { ...this.#head, signedSize: size, key: line };
-    this.#isBehind = false;
+    await this.#locked(async () => {
+      const signers = await signersOf(this.#needs, key);
+      const { name: origin, line: by } = signers.current.verifier;
+      // Its rotation is not a leaf yet: the next round signs.
+      if ((signers.from ?? 0) > size) return;
+      const seconds = Math.floor(Date.now() / 1000);
+      const note = signCheckpoint({ origin, size, root }, [signers.current, ...signers.before], seconds);
+      await writeDurably(join(folder, CHECKPOINT_FILE), note);
+      await writeDurably(join(folder, KEY_FILE), `${by}\n`);
+      await client.query(
+        'update proof_head set signed_size = $1, checkpoint = $2, signed_at = to_timestamp($3), key = $4',
+        [size, note, seconds, by],
+      );
+      await forgetRetired(this.#needs, signers);
+      this.#head = { ...this.#head, signedSize: size, key: by, signedAtMs: seconds * 1000 };
+      this.#isBehind = false;
+    });
   }
+}
+
+/** The notes of the rotations that are leaves, in the order of the leaves. */
+export async function rotationLeaves(client: ClientBase): Promise<Set<string>> {
+  const { rows } = await client.query<{ body: Buffer }>(
+    `select body from proof_leaves where kind = 'rotated' order by leaf_index nulls last, entry_id`,
+  );
+  return new Set(rows.map(({ body }) => decodeLeaf(body).note!));
 }
 
 /** The log of a checkpoint from the files; undefined where files are missing or altered. */
@@ -205,11 +260,11 @@ async function extend(client: ClientBase, grown: GrowingLog, size: number): Prom
   }
 }
 
-/** The database or the folder is older than the last checkpoint. */
+/** Database or folder, or both, are older than the last checkpoint. */
 const rewound = (what: string) =>
   new TidemarkError('PROOF_LOG_DIVERGED', what, {
     remedy:
-      'Restore the newest copy of the folder that anybody has, such as a mirror; then `./tidemark proof-log restored --reason ...` takes what is missing from the other and says so in the log.',
+      'Restore the newest copy of the folder that anybody has, such as a mirror; then `./tidemark proof-log restored --reason ...` takes what is missing from the others and says so in the log. Never begin another log: followers know this one.',
   });
 
 const forked = (what: string) =>
@@ -217,9 +272,11 @@ const forked = (what: string) =>
 
 async function readHead(client: ClientBase): Promise<Head> {
   await client.query(`insert into proof_head (size, root) values (0, sha256('')) on conflict do nothing`);
-  const { rows } = await client.query('select size, root, signed_size, key from proof_head');
-  const [{ size, root, signed_size, key }] = rows;
-  return { size: Number(size), root, signedSize: Number(signed_size), key };
+  const { rows } = await client.query(
+    `select size, root, signed_size, key, coalesce(extract(epoch from signed_at), 0)::float8 as signed_at from proof_head`,
+  );
+  const [{ size, root, signed_size, key, signed_at }] = rows;
+  return { size: Number(size), root, signedSize: Number(signed_size), key, signedAtMs: signed_at * 1000 };
 }
 
 /** The bodies of the leaves [from, to). @throws TidemarkError PROOF_LOG_DIVERGED when one is missing */
@@ -233,15 +290,18 @@ export async function indexedLeaves(client: ClientBase, from: number, to: number
 }
 
 /**
- * The key to sign with: generated for a log that never signed, else the key of the last checkpoint, or one that a rotation leads to.
+ * The keys to sign with: generated for a log that never signed, else the key of the last checkpoint, or one that a rotation leads to.
  * @throws TidemarkError CONFIGURATION_INVALID
  */
-async function signerOf(folder: string, secret: string | undefined, signedBy: string | null): Promise<Signer> {
+async function signersOf(place: LogPlace, signedBy: string | null): Promise<Signers & Pick<LogKey, 'from'>> {
   try {
-    const signer = signedBy === null ? await loadSigner(folder, secret) : await readSigner(folder, secret);
-    if (!signer) throw new NoteFault(`${keyPathOf(folder)} is gone, and the log was signed with ${signedBy}`);
-    if (signedBy !== null) followRotations(parseVerifier(signedBy), signer.verifier, await rotationsOf(folder));
-    return signer;
+    const signers = signedBy === null ? await loadSigners(place) : await readSigners(place);
+    if (!signers) throw new NoteFault(`${keyPathOf(place.folder)} is gone, and the log was signed with ${signedBy}`);
+    const { verifier } = signers.current;
+    requireOrigin(place, verifier);
+    const keys =
+      signedBy === null ? [] : followRotations(parseVerifier(signedBy), verifier, await readRotations(place.folder));
+    return { ...signers, from: keys.find(({ line }) => line === verifier.line)?.from };
   } catch (cause) {
     if (!(cause instanceof NoteFault)) throw cause;
     throw new TidemarkError('CONFIGURATION_INVALID', 'The key of the proof log cannot be used', {
@@ -251,22 +311,40 @@ async function signerOf(folder: string, secret: string | undefined, signedBy: st
   }
 }
 
-const rotationsOf = async (folder: string): Promise<string[]> =>
-  parseRotations(Buffer.from((await folderSource(folder)(ROTATIONS_FILE)) ?? []).toString());
+/** @throws TidemarkError CONFIGURATION_INVALID when the setting names another origin than the log has */
+function requireOrigin({ origin }: LogPlace, { name }: Verifier): void {
+  if (origin === undefined || origin === name) return;
+  throw new TidemarkError(
+    'CONFIGURATION_INVALID',
+    `SVC_PROOF_LOG_ORIGIN is ${origin}, and the proof log of this state has the origin ${name} for ever`,
+    {
+      remedy: `Set SVC_PROOF_LOG_ORIGIN to ${name}, or leave it unset; another origin needs a state folder and a database of its own.`,
+    },
+  );
+}
 
-/** The keys of the log, the current one first: an earlier one signed the last checkpoint where a rotation was cut off. */
-async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> {
-  const rotations = await rotationsOf(folder);
+/** As `requireOrigin`, before anything is started. */
+export async function requireOwnOrigin(place: LogPlace): Promise<void> {
+  if (place.origin !== undefined && (await readSigners(place).catch(() => undefined))) await signersOf(place, null);
+}
+
+/** The keys of the log that may have signed what the folder holds, the current one first. */
+async function keysOf(folder: string, current: Verifier): Promise<LogKey[]> {
+  const rotations = await readRotations(folder);
   const old = await folderSource(folder)(KEY_FILE);
-  const lines = rotations.map((note) => note.slice(0, note.indexOf('\n')));
-  if (old) lines.push(Buffer.from(old).toString());
-  return [signer.verifier, ...lines.map(parseVerifier).filter(({ name }) => name === signer.verifier.name)];
+  const named = old && parseVerifier(Buffer.from(old).toString());
+  // Each names the next key in its second line; the first key is in none of them.
+  const lines = rotations.map((note) => note.split('\n')[1]);
+  const first = named && !lines.includes(named.line) ? named : undefined;
+  const known = [current, ...(first ? [first] : []), ...lines.map(parseVerifier)];
+  const own = known.filter(({ name }) => name === current.name);
+  return own.flatMap((key) => keysFrom(key, rotations)[0]);
 }
 
 /** The tree of the folder's checkpoint. @throws TidemarkError PROOF_LOG_DIVERGED for one that is not the log's */
-export async function signedTree(folder: string, signer: Signer): Promise<TreeHead> {
+export async function signedTree(folder: string, current: Verifier): Promise<TreeHead> {
   try {
-    const found = await readCheckpoint(folder, await verifiersOf(folder, signer));
+    const found = await readCheckpoint(folder, await keysOf(folder, current));
     return found?.checkpoint ?? { size: 0, root: await treeRoot(0, async () => new Uint8Array()) };
   } catch (cause) {
     throw new TidemarkError('PROOF_LOG_DIVERGED', `The checkpoint of ${folder} is not the log's own`, { cause });
@@ -279,7 +357,7 @@ const LOCK_POLL_MS = 1000;
 const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 15_000;
 
-export interface SequencingNeeds {
+export interface SequencingNeeds extends Pick<SequencerNeeds, 'leavesAhead'> {
   readonly databaseUrl: string;
   readonly settings: Settings;
   readonly log: Logger;
@@ -287,8 +365,13 @@ export interface SequencingNeeds {
 }
 
 /** Sequences until the signal, and then once more. One process does; others wait for its lock. */
-export async function keepSequenced({ databaseUrl, settings, log, signal }: SequencingNeeds): Promise<void> {
-  const folder = proofLogFolderOf(settings);
+export async function keepSequenced({
+  databaseUrl,
+  settings,
+  log,
+  signal,
+  leavesAhead,
+}: SequencingNeeds): Promise<void> {
   // Half the promised time: a leaf may come right after a round.
   const pauseMs = settings.limits.checkpointMs / 2;
   let failures = 0;
@@ -296,7 +379,10 @@ export async function keepSequenced({ databaseUrl, settings, log, signal }: Sequ
     try {
       await using client = await connect({ url: databaseUrl, name: 'tidemark proof log' });
       if (!(await waitForLock(client, signal))) return;
-      const sequencer = await Sequencer.open({ client, folder, secret: settings.SVC_PROOF_LOG_KEY });
+      const sequencer = await Sequencer.open({
+        ...{ client, ...proofLogOf(settings), refreshMs: settings.limits.refreshMs },
+        leavesAhead,
+      });
       while (!signal.aborted) {
         const taken = await sequencer.round();
         failures = 0;

@@ -1,9 +1,9 @@
 /** The exports part of a process: what the routes need, a worker if the process runs exports, and the sweeper. */
 
 import type { Settings } from '../../shared/config/settings.ts';
-import { auditFolderOf, exportRootOf, proofLogFolderOf } from '../../shared/config/settings.ts';
+import { auditFolderOf, exportRootOf, proofLogOf } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
-import { readSigner } from '../../shared/proof-log/folder.ts';
+import { readSigners } from '../../shared/proof-log/signers.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { ProofLog } from '../discovery/proof-log.ts';
@@ -140,13 +140,13 @@ export function artifactDeps(
 ): ArtifactDeps {
   const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
   const reading = { pool, byokRole: undefined, budget, log, ...freshness };
-  const folder = proofLogFolderOf(settings);
+  const place = proofLogOf(settings);
   return {
     reader: new Reader(reading),
     frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
     buffers: new BufferPool(),
-    proofLog: new ProofLog(folder, log),
-    signer: () => readSigner(folder, settings.SVC_PROOF_LOG_KEY),
+    proofLog: new ProofLog(place.folder, log),
+    signer: async () => (await readSigners(place))?.current,
     now: freshness.now,
     splitRows: settings.limits.exportSplitRows,
   };

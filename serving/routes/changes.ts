@@ -50,7 +50,7 @@ const changesAnswer = z.strictObject({
     .array(
       z.looseObject({
         number: count('Its number: the index of its leaf in the proof log, plus one. No number is left out.'),
-        kind: z.enum(LEAF_KINDS).describe('What happened. `restored` is about the proof log.'),
+        kind: z.enum(LEAF_KINDS).describe('What happened. `restored` and `rotated` are about the proof log.'),
         dataset: datasetKey.nullable(),
         partition: z.string().nullable().describe('The partition.'),
         revision: z.int().nullable().describe('Revision of the partition.'),

@@ -36,6 +36,10 @@ export const LIMITS = {
   attemptSilenceMs: 30_000,
   /** While a projector runs, a checkpoint of the proof log is signed at most this long after a partition is proved. */
   checkpointMs: 2000,
+  /** While nothing is proved, the last checkpoint is signed again this often, with the time. */
+  refreshMs: 300_000,
+  /** After a rotation checkpoints carry the signature of the key before for this long, for those who do not know of it yet. */
+  bothKeysMs: 7 * 86_400_000,
   /** The projector that compacts looks for chunks that have become old enough this often. */
   compactEveryMs: 86_400_000,
   /** Chunks that ended later than this stay in rows: vendors may still revise their days. */

@@ -46,3 +46,10 @@ export const exportRootOf = (settings: FolderSettings): string =>
 
 export const auditFolderOf = (settings: FolderSettings): string =>
   settings.SVC_EXPORT_AUDIT_LOG_PATH ?? join(settings.SVC_STATE_DIR, 'export-audit');
+
+/** Where the proof log and its keys are. */
+export const proofLogOf = (settings: Settings) => ({
+  folder: proofLogFolderOf(settings),
+  secret: settings.SVC_PROOF_LOG_KEY,
+  origin: settings.SVC_PROOF_LOG_ORIGIN,
+});

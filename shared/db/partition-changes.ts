@@ -214,7 +214,7 @@ async function updateProved(
 
 /** What a leaf states about an attempt at a partition. */
 export interface Statement {
-  readonly kind: Exclude<LeafKind, 'restored'>;
+  readonly kind: Exclude<LeafKind, 'restored' | 'rotated'>;
   readonly partition: string;
   readonly attempt: number;
   readonly revision: number;

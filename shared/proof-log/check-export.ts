@@ -3,7 +3,7 @@ import type { RowLayout } from './cells.ts';
 import { CheckReport, checkedLeaf, inWords, PROVING } from './check.ts';
 import { missingFields } from './csv-feed.ts';
 import { differingFromLeaf, type Leaf } from './leaf.ts';
-import { openCheckpoint, type Verifier } from './note.ts';
+import { type LogKey, openCheckpoint } from './note.ts';
 import { type PartitionDigest, RowDigests } from './rows.ts';
 import { type ManifestProofLog, verifyManifest } from './signed-manifest.ts';
 
@@ -59,7 +59,7 @@ export class ExportCheck {
   readonly #window: { readonly from: number; readonly to: number } | undefined;
 
   /** @param keys that are trusted, @param layout of the manifest's dataset */
-  constructor(manifest: ExportManifest, keys: readonly Verifier[], layout: RowLayout | undefined) {
+  constructor(manifest: ExportManifest, keys: readonly LogKey[], layout: RowLayout | undefined) {
     this.#manifest = manifest;
     this.#layout = layout;
     const { report } = this;
@@ -69,7 +69,7 @@ export class ExportCheck {
     this.#checkLeaves(keys);
   }
 
-  #checkLeaves(keys: readonly Verifier[]): void {
+  #checkLeaves(keys: readonly LogKey[]): void {
     const { report } = this;
     const { proof_log: log, proof, proofs = [], dataset } = this.#manifest;
     const listed = proof ? [{ dataset: dataset!, ...proof }] : proofs;

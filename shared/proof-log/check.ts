@@ -14,7 +14,8 @@ import {
   verifyConsistency,
   verifyInclusion,
 } from './merkle.ts';
-import { type Checkpoint, openCheckpoint, type Verifier } from './note.ts';
+import { type Checkpoint, type LogKey, openCheckpoint } from './note.ts';
+import { RotationLeaves } from './rotation-leaves.ts';
 import type { LoggedPartition } from './signed-manifest.ts';
 import { hashesOf, readEntries, readTile, TILE_HEIGHT, TILE_WIDTH, type TileSource } from './tiles.ts';
 
@@ -94,7 +95,7 @@ const LF = Buffer.of(10);
 export const holdsLine = (content: Buffer, payload: Uint8Array): boolean =>
   payload.length > 0 && [LF, Buffer.from('\r\n')].some((end) => content.includes(Buffer.concat([LF, payload, end])));
 
-export function checkLineage(answer: LineageAnswer, keys: readonly Verifier[], document?: FoundDocument): CheckReport {
+export function checkLineage(answer: LineageAnswer, keys: readonly LogKey[], document?: FoundDocument): CheckReport {
   const report = new CheckReport();
   const { base64, bytes, utf8 } = answer.payload_raw;
   const payload = Buffer.from(base64, 'base64');
@@ -183,6 +184,18 @@ export async function checkConsistency(old: Checkpoint, head: Checkpoint, source
 
 /** Tiles that are read while earlier ones are hashed. */
 const READ_AHEAD = 8;
+
+/**
+ * Checks every leaf of a log against its checkpoint, and its rotations against its leaves.
+ * @throws NoteFault for a checkpoint that the keys did not sign
+ */
+export async function checkLog(note: string, keys: readonly LogKey[], source: TileSource): Promise<CheckReport> {
+  const head = openCheckpoint(note, keys);
+  const rotated = new RotationLeaves();
+  const report = await checkMirror(head, source, (leaf, index) => rotated.see(leaf, index));
+  report.faults.push(...rotated.faults(keys, note, { from: 0, to: head.size }));
+  return report;
+}
 
 /** Reads every leaf of a mirror, and makes the tree again. @param each called with every leaf */
 export async function checkMirror(

@@ -1,12 +1,9 @@
-/**
- * The folder of the proof log: its files as they are served, and beside it the file of its private key. The sequencer writes
- * them; a static file server can hand the folder out as it is.
- */
+/** The folder of the proof log: its files as they are served. The sequencer writes them; a static file server can hand them out. */
 import { randomBytes } from 'node:crypto';
 import { lstat, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join, normalize, sep } from 'node:path';
 import { HASH_BYTES } from './merkle.ts';
-import { type Checkpoint, generateSigner, openCheckpoint, parseSigner, type Signer, type Verifier } from './note.ts';
+import { type LogKey, openCheckpoint, type SignedCheckpoint } from './note.ts';
 import {
   decodeEntries,
   encodeEntries,
@@ -26,7 +23,7 @@ const PLAIN_FILES: ReadonlySet<string> = new Set([CHECKPOINT_FILE, KEY_FILE, ROT
 const isMissing = (error: unknown): boolean =>
   ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException | null)?.code));
 
-async function readIfThere(path: string): Promise<Buffer | undefined> {
+export async function readIfThere(path: string): Promise<Buffer | undefined> {
   try {
     return await readFile(path);
   } catch (error) {
@@ -126,41 +123,9 @@ export async function writeTile(folder: string, { level, index, width }: TileNam
 /** The last checkpoint of a folder; undefined where there is none. @throws NoteFault */
 export async function readCheckpoint(
   folder: string,
-  verifiers: readonly Verifier[],
-): Promise<{ readonly note: string; readonly checkpoint: Checkpoint } | undefined> {
+  keys: readonly LogKey[],
+): Promise<{ readonly note: string; readonly checkpoint: SignedCheckpoint } | undefined> {
   const note = (await readIfThere(join(folder, CHECKPOINT_FILE)))?.toString();
   if (note === undefined) return undefined;
-  return { note, checkpoint: openCheckpoint(note, verifiers) };
-}
-
-/** The file of the private key, beside the folder so that no file server hands it out. */
-export const keyPathOf = (folder: string): string => `${folder}.key`;
-
-/** The key of the log: the one that is set, or that of the file. Undefined where neither is. @throws NoteFault */
-export async function readSigner(folder: string, secret: string | undefined): Promise<Signer | undefined> {
-  const text = secret ?? (await readIfThere(keyPathOf(folder)))?.toString();
-  return text === undefined ? undefined : parseSigner(text);
-}
-
-/** The key of the log, generated where there is none. Its file can be read by its owner alone. @throws NoteFault */
-export async function loadSigner(folder: string, secret: string | undefined): Promise<Signer> {
-  const known = await readSigner(folder, secret);
-  if (known) return known;
-  // A name of its own, so that no other log's checkpoints are taken for this one's.
-  const signer = generateSigner(`tidemark-${randomBytes(6).toString('hex')}`);
-  await writeDurably(keyPathOf(folder), `${signer.secret}\n`, 0o600);
-  return signer;
-}
-
-/**
- * Makes a new key of the same name the log's. The old one signs its line first, so that a crash leaves a rotation to a key that
- * nobody has, and the old key in use. The caller holds the lock of rotations. @returns the new key
- */
-export async function rotateSigner(folder: string, secret: string | undefined): Promise<Signer> {
-  const old = await loadSigner(folder, secret);
-  const next = generateSigner(old.verifier.name);
-  const rotations = (await readIfThere(join(folder, ROTATIONS_FILE)))?.toString() ?? '';
-  await writeDurably(join(folder, ROTATIONS_FILE), rotations + old.sign(`${next.verifier.line}\n`));
-  if (secret === undefined) await writeDurably(keyPathOf(folder), `${next.secret}\n`, 0o600);
-  return next;
+  return { note, checkpoint: openCheckpoint(note, keys) };
 }

@@ -3,8 +3,8 @@
  * describes every member.
  */
 
-/** What a leaf says. `restored` is about the log itself. */
-export const LEAF_KINDS = ['proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored'] as const;
+/** What a leaf says. `restored` and `rotated` are about the log itself. */
+export const LEAF_KINDS = ['proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored', 'rotated'] as const;
 export type LeafKind = (typeof LEAF_KINDS)[number];
 
 export const LEAF_VERSION = 1;
@@ -23,7 +23,7 @@ export interface LeafDocument {
 export interface Leaf {
   readonly v: typeof LEAF_VERSION;
   readonly kind: LeafKind;
-  /** Null for `restored`. */
+  /** Null for `restored` and `rotated`. */
   readonly dataset: string | null;
   readonly partition: string | null;
   readonly revision: number | null;
@@ -39,6 +39,8 @@ export interface Leaf {
   readonly rows_sha256: string | null;
   readonly at: string;
   readonly reason: string | null;
+  /** The rotation of the key, as a signed note; only `rotated` has this member. */
+  readonly note?: string;
 }
 
 const MEMBERS: readonly (keyof Leaf)[] = [
@@ -68,8 +70,9 @@ export function encodeLeaf(leaf: Leaf): Buffer {
     document: document && { name: cutText(document.name, MAX_NAME), sha256: document.sha256 },
     reason: reason && cutText(reason, MAX_REASON),
   };
+  const members = leaf.kind === 'rotated' ? [...MEMBERS, 'note' as const] : MEMBERS;
   const encode = (value: Leaf) =>
-    Buffer.from(JSON.stringify(Object.fromEntries(MEMBERS.map((name) => [name, value[name]]))));
+    Buffer.from(JSON.stringify(Object.fromEntries(members.map((name) => [name, value[name]]))));
   const bytes = encode(cut);
   if (bytes.length <= MAX_LEAF_BYTES) return bytes;
   // Names and reasons of many bytes a letter, or long offsets: the facts stay, the words go.
@@ -94,7 +97,7 @@ const shown = (value: unknown): string =>
 type MemberType = 'string' | 'number' | 'boolean';
 
 /** The types of the members, apart from the document's. Bytes may be canonical and have others. */
-const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document'>, MemberType>> = {
+const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document' | 'note'>, MemberType>> = {
   v: 'number',
   kind: 'string',
   dataset: 'string',
@@ -120,7 +123,8 @@ function mistyped(leaf: Leaf): string | undefined {
     return value === null ? NEVER_NULL.has(name) : typeof value !== type;
   });
   if (found) return found[0];
-  const { document } = leaf;
+  const { document, note, kind } = leaf;
+  if ((typeof note === 'string') !== (kind === 'rotated')) return 'note';
   if (document === null) return undefined;
   return typeof document?.name === 'string' && typeof document.sha256 === 'string' ? undefined : 'document';
 }
@@ -151,6 +155,19 @@ export const changeNumber = (index: number): number => index + 1;
 export const changeText = (index: number, leaf: Buffer): string =>
   `{"number":${changeNumber(index)},${leaf.toString('utf8', 1)}`;
 
+/** The leaf of a change, which `changeText` made; undefined for another text. */
+export function leafOfChange(index: number, text: string): Buffer | undefined {
+  const start = `{"number":${changeNumber(index)},`;
+  if (!text.startsWith(start)) return undefined;
+  const body = Buffer.from(`{${text.slice(start.length)}`);
+  try {
+    decodeLeaf(body);
+  } catch {
+    return undefined;
+  }
+  return body;
+}
+
 /** The facts that a manifest, a lineage answer and a leaf have in common, by the leaf's names. */
 const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256'] as const;
 
@@ -167,3 +184,24 @@ export function differingFromLeaf(leaf: Leaf, facts: Readonly<Partial<Record<str
   }
   return faults;
 }
+
+/** A leaf about the log itself. */
+export const leafOfLog = (
+  stated: Pick<Leaf, 'reason'> & ({ kind: 'restored' } | { kind: 'rotated'; note: string }),
+): Leaf => ({
+  v: LEAF_VERSION,
+  dataset: null,
+  partition: null,
+  revision: null,
+  attempt: null,
+  synthetic: false,
+  document: null,
+  rows: null,
+  first_offset: null,
+  last_offset: null,
+  rows_hash: null,
+  events_sha256: null,
+  rows_sha256: null,
+  at: new Date().toISOString(),
+  ...stated,
+});

@@ -1,12 +1,15 @@
 /**
- * Signed notes and checkpoints: a text, an empty line, and one signature a line.
- * Formats: https://c2sp.org/signed-note and https://c2sp.org/tlog-checkpoint. Signatures are Ed25519.
+ * Signed notes and checkpoints: a text, an empty line, and one signature a line. Formats: https://c2sp.org/signed-note,
+ * https://c2sp.org/tlog-checkpoint, and https://c2sp.org/tlog-cosignature for the time of a checkpoint. Signatures are Ed25519.
  */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, sign, verify } from 'node:crypto';
 import { HASH_BYTES, sha256, type TreeHead } from './merkle.ts';
 
 /** What the formats call the type of a signature: Ed25519. */
 const ED25519 = 1;
+/** Ed25519 over a checkpoint and a time. */
+const TIMED = 4;
+const TIME_BYTES = 8;
 const SEED_BYTES = 32;
 const KEY_ID_BYTES = 4;
 /** DER around the 32 bytes of a key (RFC 8410). */
@@ -28,9 +31,22 @@ export interface Verifier {
   readonly name: string;
   /** First bytes of a digest of name and key, in each of its signatures. */
   readonly id: number;
+  /** The same for its signatures with a time. */
+  readonly timedId: number;
   /** The verifier key as one line: `name+hash+base64`. */
   readonly line: string;
   verifies(text: string, signature: Uint8Array): boolean;
+}
+
+/** A key, and the sizes of the trees that it signs: `from` is missing before a rotation, and `to` after the last one. */
+export interface LogKey extends Verifier {
+  readonly from?: number;
+  readonly to?: number;
+  /** The key that follows it, and until when it signs beside that one. */
+  readonly next?: Verifier;
+  readonly untilMs?: number;
+  /** The note that says so. */
+  readonly rotation?: string;
 }
 
 export interface Signer {
@@ -39,14 +55,23 @@ export interface Signer {
   readonly secret: string;
   /** The text as a note with this key's signature. The text ends with a line feed. */
   sign(text: string): string;
+  /** The signature alone, as a line. */
+  signature(text: string): string;
+  /** A signature over the text of a checkpoint that says when: seconds since 1970. */
+  timedSignature(text: string, seconds: number): string;
 }
 
-function keyId(name: string, key: Uint8Array): number {
-  const digest = sha256(Buffer.concat([Buffer.from(`${name}\n`), Buffer.of(ED25519), key]));
+function keyId(name: string, key: Uint8Array, type = ED25519): number {
+  const digest = sha256(Buffer.concat([Buffer.from(`${name}\n`), Buffer.of(type), key]));
   return digest.readUInt32BE();
 }
 
 const hexId = (id: number): string => id.toString(16).padStart(2 * KEY_ID_BYTES, '0');
+
+/** A key in a message: its line without the key itself. */
+export const keyName = ({ name, id }: Pick<Verifier, 'name' | 'id'>): string => `${name}+${hexId(id)}`;
+
+const timedText = (text: string, seconds: number | bigint): string => `cosignature/v1\ntime ${seconds}\n${text}`;
 
 const keyLine = (name: string, id: number, key: Uint8Array): string =>
   `${name}+${hexId(id)}+${Buffer.concat([Buffer.of(ED25519), key]).toString('base64')}`;
@@ -57,6 +82,7 @@ function verifierOf(name: string, key: Buffer): Verifier {
   return {
     name,
     id,
+    timedId: keyId(name, key, TIMED),
     line: keyLine(name, id, key),
     verifies: (text, signature) => verify(null, Buffer.from(text), object, signature),
   };
@@ -91,14 +117,22 @@ export function parseSigner(secret: string): Signer {
   const key = createPrivateKey({ key: Buffer.concat([PRIVATE_DER, seed]), format: 'der', type: 'pkcs8' });
   const verifier = verifierOf(name, rawPublicKey(key));
   if (hexId(verifier.id) !== id) throw new NoteFault(`the private key ${name} does not have the hash ${id}`);
+  const signature = (note: string) => signatureLine(verifier.name, verifier.id, sign(null, Buffer.from(note), key));
   return {
     verifier,
     secret: text,
-    sign: (note) => `${note}\n${signatureLine(verifier, sign(null, Buffer.from(note), key))}`,
+    signature,
+    sign: (note) => `${note}\n${signature(note)}`,
+    timedSignature(note, seconds) {
+      const time = Buffer.alloc(TIME_BYTES);
+      time.writeBigUInt64BE(BigInt(seconds));
+      const signed = sign(null, Buffer.from(timedText(note, seconds)), key);
+      return signatureLine(verifier.name, verifier.timedId, Buffer.concat([time, signed]));
+    },
   };
 }
 
-function signatureLine({ name, id }: Verifier, signature: Uint8Array): string {
+function signatureLine(name: string, id: number, signature: Uint8Array): string {
   const bytes = Buffer.alloc(KEY_ID_BYTES + signature.length);
   bytes.writeUInt32BE(id);
   bytes.set(signature, KEY_ID_BYTES);
@@ -114,34 +148,65 @@ export function generateSigner(name: string): Signer {
   return parseSigner(PRIVATE_PREFIX + keyLine(name, id, seed));
 }
 
-/** The text of a note, and which of the keys signed it; signatures of other keys are ignored. @throws NoteFault */
-export function openNote(note: string, keys: readonly Verifier[]): { readonly text: string; readonly by: Verifier } {
+interface OpenedNote {
+  readonly text: string;
+  /** The keys that signed it, in the order of their lines. */
+  readonly by: readonly LogKey[];
+  /** The times that they state, in seconds. */
+  readonly times: readonly { readonly key: LogKey; readonly seconds: number }[];
+  /** The others that signed it. */
+  readonly others: readonly string[];
+}
+
+/** A note and its signatures; those of other keys are named, and not verified. @throws NoteFault for one that does not hold */
+function readNote(note: string, keys: readonly LogKey[]): OpenedNote {
   const end = note.lastIndexOf('\n\n');
   if (end < 0) throw new NoteFault('a signed note has an empty line between its text and its signatures');
   const text = note.slice(0, end + 1);
   const lines = note.slice(end + 2).split('\n');
   if (lines.pop() !== '' || lines.length === 0) throw new NoteFault('the signatures of a note end with a line feed');
-  let by: Verifier | undefined;
-  const signers: string[] = [];
+  const by: LogKey[] = [];
+  const times: { key: LogKey; seconds: number }[] = [];
+  const others: string[] = [];
   for (const line of lines) {
     const match = /^\u2014 (?<name>[^\s+]+) (?<signature>[A-Za-z0-9+/]+=*)$/u.exec(line);
     const bytes = Buffer.from(match?.groups?.signature ?? '', 'base64');
     if (!match || bytes.length <= KEY_ID_BYTES) throw new NoteFault('a signature of the note is not of its form');
-    const key = keys.find(({ name, id }) => match.groups!.name === name && bytes.readUInt32BE() === id);
-    if (key && !key.verifies(text, bytes.subarray(KEY_ID_BYTES))) {
+    const { name } = match.groups!;
+    const id = bytes.readUInt32BE();
+    const signature = bytes.subarray(KEY_ID_BYTES);
+    const key = keys.find((one) => one.name === name && one.id === id);
+    const timed = keys.find((one) => one.name === name && one.timedId === id);
+    const seconds = signature.length > TIME_BYTES ? signature.readBigUInt64BE() : 0n;
+    if (key && !key.verifies(text, signature)) {
       throw new NoteFault(`the signature of ${key.name} does not belong to the text`);
     }
-    by ??= key;
-    signers.push(`${match.groups!.name}+${hexId(bytes.readUInt32BE())}`);
+    if (timed && !timed.verifies(timedText(text, seconds), signature.subarray(TIME_BYTES))) {
+      throw new NoteFault(`the time that ${timed.name} states is not signed with the text`);
+    }
+    if (key) by.push(key);
+    else if (timed) times.push({ key: timed, seconds: Number(seconds) });
+    else others.push(keyName({ name, id }));
   }
-  if (by) return { text, by };
-  const names = keys.map(({ name, id }) => `${name}+${hexId(id)}`).join(' or ');
-  const isRenewed = keys.some(({ name }) => signers.some((signer) => signer.startsWith(`${name}+`)));
-  throw new NoteFault(
+  return { text, by, times, others };
+}
+
+/** Says who signed, in place of the keys that had to. */
+function notSigned(what: string, { others }: OpenedNote, keys: readonly LogKey[]): NoteFault {
+  const names = keys.map(keyName).join(' or ');
+  const isRenewed = keys.some(({ name }) => others.some((signer) => signer.startsWith(`${name}+`)));
+  return new NoteFault(
     isRenewed
-      ? `${signers.join(' and ')} signed the note, another key of the log than ${names}: where the key was rotated, name the first one, and the log as well`
-      : `the key ${names} did not sign the note`,
+      ? `${others.join(' and ')} signed ${what}, another key of the log than ${names}: where the key was rotated, name the first one, and the log as well`
+      : `the key ${names} did not sign ${what}`,
   );
+}
+
+/** The text of a note, and which of the keys signed it; signatures of other keys are ignored. @throws NoteFault */
+export function openNote(note: string, keys: readonly LogKey[]): { readonly text: string; readonly by: LogKey } {
+  const opened = readNote(note, keys);
+  if (opened.by.length === 0) throw notSigned('the note', opened, keys);
+  return { text: opened.text, by: opened.by[0] };
 }
 
 export interface Checkpoint extends TreeHead {
@@ -166,78 +231,49 @@ export function parseCheckpoint(text: string): Checkpoint {
 
 export interface SignedCheckpoint extends Checkpoint {
   /** The key that signed it. */
-  readonly by: Verifier;
-}
-
-/** The checkpoint of a note that one of the log's keys signed. @throws NoteFault */
-export function openCheckpoint(note: string, keys: readonly Verifier[]): SignedCheckpoint {
-  const { text, by } = openNote(note, keys);
-  const checkpoint = parseCheckpoint(text);
-  if (checkpoint.origin !== by.name) {
-    throw new NoteFault(`the checkpoint is of the log ${checkpoint.origin}, and the key of ${by.name}`);
-  }
-  return { ...checkpoint, by };
+  readonly by: LogKey;
+  /** When, in seconds since 1970, where a line says so. */
+  readonly signedAt?: number;
 }
 
 /**
- * A key that is trusted, and the keys that followed it: each rotation is a note whose text is the next key's line, signed by a key
- * before it. A rotation that was cut off leaves a note whose key never signed anything.
+ * A checkpoint with its lines: the signature of the log's key, its time, and the signatures of the keys before it, by which those
+ * who do not know of the rotation go.
  */
-export function keysFrom(trusted: Verifier, rotations: readonly string[]): Verifier[] {
-  const keys = [trusted];
-  // The list grows while it is read.
-  for (const key of keys) {
-    for (const note of rotations) {
-      const next = followed(note, key);
-      if (next && !keys.some(({ line }) => line === next.line)) keys.push(next);
-    }
+export function signCheckpoint(
+  checkpoint: Checkpoint,
+  [current, ...before]: readonly Signer[],
+  seconds = Math.floor(Date.now() / 1000),
+): string {
+  const text = checkpointText(checkpoint);
+  const lines = [current.signature(text), current.timedSignature(text, seconds)];
+  return `${text}\n${[...lines, ...before.map((signer) => signer.signature(text))].join('')}`;
+}
+
+/** @throws NoteFault for a tree that the key does not sign, saying which key does */
+export function requireInForce(key: LogKey, size: number, what: string): void {
+  if (size > (key.to ?? Number.POSITIVE_INFINITY)) {
+    throw new NoteFault(
+      `${what} is signed with ${keyName(key)}, which was rotated and signs trees of at most ${key.to} leaves: above them only ${keyName(key.next!)} counts`,
+    );
   }
-  return keys;
 }
 
-/** The keys from `trusted` on. @throws NoteFault when `next` is not one of them */
-export function followRotations(trusted: Verifier, next: Verifier, rotations: readonly string[]): Verifier[] {
-  const keys = keysFrom(trusted, rotations);
-  if (keys.some(({ line }) => line === next.line)) return keys;
-  throw new NoteFault(`no rotation leads from the trusted key ${trusted.line} to ${next.line}`);
-}
-
-/**
- * The keys that may sign for a log, by one that is trusted and the one that the log names. A log names a new key only after its
- * first signature, so that the trusted key may be the newer one.
- * @throws NoteFault when no rotation links them
- */
-export function trustedKeys(trusted: Verifier, named: Verifier, rotations: readonly string[]): Verifier[] {
-  const isNewer = keysFrom(named, rotations).some(({ line }) => line === trusted.line);
-  return isNewer ? keysFrom(trusted, rotations) : followRotations(trusted, named, rotations);
-}
-
-/** The key that a rotation names, where `key` signed it. */
-function followed(note: string, key: Verifier): Verifier | undefined {
-  let next: Verifier;
-  try {
-    next = parseVerifier(openNote(note, [key]).text);
-  } catch {
-    return undefined;
+/** The checkpoint of a note that the key signed whose turn it was at its size. @throws NoteFault */
+export function openCheckpoint(note: string, keys: readonly LogKey[]): SignedCheckpoint {
+  const opened = readNote(note, keys);
+  const checkpoint = parseCheckpoint(opened.text);
+  const { origin, size } = checkpoint;
+  const what = `the checkpoint of ${size} leaves`;
+  if (opened.by.length === 0) throw notSigned(what, opened, keys);
+  const isInForce = ({ from = 0, to = Number.POSITIVE_INFINITY }: LogKey) => from <= size && size <= to;
+  const [by] = opened.by.filter(isInForce);
+  if (!by) {
+    const [key] = opened.by;
+    requireInForce(key, size, what);
+    throw new NoteFault(`${what} is signed with ${keyName(key)}, which signs trees from ${key.from} leaves on`);
   }
-  if (next.name !== key.name) throw new NoteFault(`the rotation of ${key.name} leads to the log ${next.name}`);
-  return next;
-}
-
-/** Rotations as the log serves them: notes one after the other, each with one signature. What is none is left out. */
-export function parseRotations(text: string): string[] {
-  const lines = text.split('\n');
-  const notes: string[] = [];
-  for (let at = 0; at + 3 < lines.length; at++) {
-    const [key, empty, signature] = lines.slice(at, at + 3);
-    if (key !== '' && empty === '' && signature.startsWith(SIGNATURE_PREFIX)) notes.push(`${key}\n\n${signature}\n`);
-  }
-  return notes;
-}
-
-/** The keys of a text: a trusted one in its first line, and below it the rotations of its log, if any. @throws NoteFault */
-export function keysIn(text: string): Verifier[] {
-  const given = text.trimStart();
-  const [line] = given.split('\n', 1);
-  return keysFrom(parseVerifier(line), parseRotations(given.slice(line.length + 1)));
+  if (origin !== by.name) throw new NoteFault(`the checkpoint is of the log ${origin}, and the key of ${by.name}`);
+  const times = opened.times.filter(({ key }) => isInForce(key)).map(({ seconds }) => seconds);
+  return { ...checkpoint, by, ...(times.length > 0 && { signedAt: Math.max(...times) }) };
 }

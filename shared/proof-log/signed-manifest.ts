@@ -1,6 +1,6 @@
 /** The signature of an export's manifest: a signed note in its last member, over the bytes of the manifest without that member. */
 import { sha256 } from './merkle.ts';
-import { NoteFault, openNote, type Signer, type Verifier } from './note.ts';
+import { type LogKey, NoteFault, openNote, parseCheckpoint, requireInForce, type Signer } from './note.ts';
 
 export const SIGNED = 'signed';
 
@@ -47,11 +47,23 @@ export const signManifest = <M extends object>(
   [SIGNED]: signer ? signer.sign(textOf(signer.verifier.name, manifest)) : null,
 });
 
-/** @returns the key that signed it. @throws NoteFault when the manifest is not what one of the keys signed, or not signed */
-export function verifyManifest(manifest: Manifest, keys: readonly Verifier[]): Verifier {
+/** The leaves of the log when a manifest was written; those of a lake name the last change. */
+function leavesOf({ proof_log: log, change }: Manifest): number {
+  const { checkpoint } = (log ?? {}) as Partial<ManifestProofLog>;
+  if (typeof checkpoint === 'string') return parseCheckpoint(checkpoint).size;
+  // Without either nobody knows when a key that was rotated signed it.
+  return typeof change === 'number' ? change : Number.POSITIVE_INFINITY;
+}
+
+/**
+ * @returns the key that signed it
+ * @throws NoteFault when the manifest is not what one of the keys signed, or of a larger tree than the key signs
+ */
+export function verifyManifest(manifest: Manifest, keys: readonly LogKey[]): LogKey {
   const { [SIGNED]: note, ...unsigned } = manifest;
   if (typeof note !== 'string') throw new NoteFault('the manifest is not signed: the service that wrote it had no key');
   const { text, by } = openNote(note, keys);
   if (text !== textOf(by.name, unsigned)) throw new NoteFault('the manifest is not the one that was signed');
+  if (by.to !== undefined) requireInForce(by, leavesOf(manifest), 'the manifest');
   return by;
 }

@@ -6,11 +6,11 @@ import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
-import { readSigner } from '../../shared/proof-log/folder.ts';
 import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
 import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
+import { readSigners } from '../../shared/proof-log/signers.ts';
 import type { Json } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, documentPath, System } from '../support/pipeline.ts';
@@ -123,7 +123,10 @@ test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was
   expect(mirrored.json.not_checked).toEqual(['incomplete tiles of earlier sizes, which a log may keep beside']);
   expect(mirrored.json.checked.at(-1)).toBe('both checkpoints are of the same 3 leaves');
   const { note } = await checkpointOf(system.env);
-  expect(JSON.parse(await readFile(state, 'utf8'))).toEqual({ key, firstKey: key, checkpoint: note });
+  expect(JSON.parse(await readFile(state, 'utf8'))).toEqual({
+    ...{ key, firstKey: key, checkpoint: note },
+    tail: expect.stringMatching(/^[A-Za-z0-9+/]{128}$/),
+  });
   const [old, head] = [join(mirror, 'checkpoint'), join(logFolderOf(system.env), 'checkpoint')];
   expect((await check(old, head, '--log', exports.serving.url, '--key', key)).json.ok).toBe(true);
   // A service that is away is no fork: the watcher says so, and another exit code.
@@ -261,7 +264,7 @@ describe('check', () => {
     const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
     const { signed: _, ...unsigned } = manifest;
     for (const leaf of unsigned.proof_log.leaves) leaf.inclusion = null;
-    const signer = (await readSigner(logFolderOf(system.env), undefined))!;
+    const signer = (await readSigners({ folder: logFolderOf(system.env) }))!.current;
     await writeFile(join(folder, 'manifest.json'), JSON.stringify(signManifest(unsigned, signer)));
     const { exit, json } = await check(folder, '--key', key);
     expect([exit, json.faults]).toEqual([0, []]);

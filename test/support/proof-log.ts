@@ -1,10 +1,12 @@
 /** The proof log of a test's system: the sequencer in this process, its checkpoint, and a system whose three days are logged. */
+import { createHash } from 'node:crypto';
 import { cp, mkdir, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { Sequencer } from '../../pipelines/proof-log/sequencer.ts';
 import { connect } from '../../shared/db/connect.ts';
-import { folderSource, readSigner } from '../../shared/proof-log/folder.ts';
-import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import { folderSource } from '../../shared/proof-log/folder.ts';
+import { openCheckpoint, type Signer, signCheckpoint } from '../../shared/proof-log/note.ts';
+import { readSigners } from '../../shared/proof-log/signers.ts';
 import { type Exports, startExports } from './exports.ts';
 import { DATASET, System } from './pipeline.ts';
 import type { TestEnv } from './stack.ts';
@@ -24,9 +26,39 @@ export async function sequence(env: Pick<TestEnv, 'dir' | 'databaseUrl'>): Promi
 /** The checkpoint of the folder, verified by the log's key. */
 export async function checkpointOf(env: Pick<TestEnv, 'dir'>) {
   const folder = logFolderOf(env);
-  const { verifier } = (await readSigner(folder, undefined))!;
+  const { verifier } = (await readSigners({ folder }))!.current;
   const note = Buffer.from((await folderSource(folder)('checkpoint'))!).toString();
   return { ...openCheckpoint(note, [verifier]), note, verifier };
+}
+
+/** A log of at most 255 entries, written by hand (RFC 6962, C2SP), and signed with keys. @returns its checkpoint */
+export async function forgeLog(
+  folder: string,
+  entries: readonly Uint8Array[],
+  by: readonly Signer[],
+  seconds?: number,
+): Promise<string> {
+  const sha256 = (...parts: Uint8Array[]) =>
+    parts.reduce((hash, part) => hash.update(part), createHash('sha256')).digest();
+  const hashes = entries.map((entry) => sha256(Buffer.of(0), entry));
+  const rootOf = (list: readonly Buffer[]): Buffer => {
+    if (list.length < 2) return list[0];
+    const k = 2 ** Math.ceil(Math.log2(list.length) - 1);
+    return sha256(Buffer.of(1), rootOf(list.slice(0, k)), rootOf(list.slice(k)));
+  };
+  const size = entries.length;
+  const write = async (path: string, bytes: Uint8Array | string) => {
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await writeFile(join(folder, path), bytes);
+  };
+  const lengths = entries.map((entry) => Buffer.of(entry.length >> 8, entry.length & 255));
+  await write(`tile/0/000.p/${size}`, Buffer.concat(hashes));
+  await write(`tile/entries/000.p/${size}`, Buffer.concat(entries.flatMap((entry, at) => [lengths[at], entry])));
+  const [{ verifier }] = by;
+  await write('key', `${verifier.line}\n`);
+  const note = signCheckpoint({ origin: verifier.name, size, root: rootOf(hashes) }, by, seconds);
+  await write('checkpoint', note);
+  return note;
 }
 
 /** Three days of exchange A, proved and under a checkpoint, with the service and its exports. */

@@ -1,4 +1,5 @@
 /** The formats of the proof log against other implementations: notes and keys, tile paths, proofs, and numbers of CSV. */
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -16,16 +17,18 @@ import {
 } from '../../shared/proof-log/merkle.ts';
 import {
   checkpointText,
-  followRotations,
   generateSigner,
   openCheckpoint,
   openNote,
   parseCheckpoint,
   parseSigner,
   parseVerifier,
-  trustedKeys,
+  type Signer,
+  signCheckpoint,
 } from '../../shared/proof-log/note.ts';
+import { followRotations, keysFrom, keysIn, rotationNote, trustedKeys } from '../../shared/proof-log/rotations.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
+import { signManifest, verifyManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../shared/registry/proof-rows.ts';
@@ -77,32 +80,124 @@ test('a checkpoint is of the log that its key names; further lines are room for 
   }
 });
 
-test('a key is followed through its rotations, and through no others', () => {
-  const [first, second, third] = [1, 2, 3].map(() => generateSigner('log'));
-  const to = (from: typeof first, next: typeof first) => from.sign(`${next.verifier.line}\n`);
-  const rotations = [to(first, second), to(second, third)];
-  followRotations(first.verifier, third.verifier, rotations);
-  followRotations(second.verifier, third.verifier, rotations);
-  expect(() => followRotations(first.verifier, third.verifier, rotations.slice(1))).toThrow('no rotation leads');
-  expect(() => followRotations(first.verifier, second.verifier, [to(third, second)])).toThrow('no rotation leads');
+test('the time of a checkpoint is a cosignature of its own key, as another implementation makes it', () => {
+  // The formula of c2sp.org/tlog-cosignature, written out.
+  const signer = generateSigner('log.example/one');
+  const head = { origin: 'log.example/one', size: 12, root: Buffer.alloc(32, 7) };
+  const note = signCheckpoint(head, [signer], 1_700_000_000);
+  const [first, second] = note.split('\n\n')[1].split('\n');
+  expect(first).toBe(signer.signature(checkpointText(head)).trimEnd());
+  const bytes = Buffer.from(second.split(' ')[2], 'base64');
+  const key = Buffer.from(signer.verifier.line.split('+').slice(2).join('+'), 'base64').subarray(1);
+  const id = createHash('sha256').update('log.example/one\n').update(Buffer.of(4)).update(key).digest().subarray(0, 4);
+  expect(bytes.subarray(0, 4)).toEqual(id);
+  expect(bytes.readBigUInt64BE(4)).toBe(1_700_000_000n);
+  const message = `cosignature/v1\ntime 1700000000\n${checkpointText(head)}`;
+  expect(signer.verifier.verifies(message, bytes.subarray(12))).toBe(true);
+  expect(openCheckpoint(note, [signer.verifier]).signedAt).toBe(1_700_000_000);
+  // Another time under the same signature.
+  bytes.writeBigUInt64BE(1_800_000_000n, 4);
+  const later = note.replace(second, `\u2014 log.example/one ${bytes.toString('base64')}`);
+  expect(() => openCheckpoint(later, [signer.verifier])).toThrow('the time that log.example/one states is not signed');
 });
 
-test('a rotation that was cut off leads nowhere, and the next one by the same key is followed', () => {
-  const [first, lost, second] = [1, 2, 3].map(() => generateSigner('log'));
-  const to = (next: typeof first) => first.sign(`${next.verifier.line}\n`);
-  const keys = followRotations(first.verifier, second.verifier, [to(lost), to(second)]);
-  expect(keys.map(({ line }) => line)).toEqual([first, lost, second].map(({ verifier }) => verifier.line));
-});
+describe('a key that is rotated', () => {
+  const [first, second, third, other] = [1, 2, 3, 4].map(() => generateSigner('log'));
+  const to = (from: Signer, next: Signer, size: number) =>
+    rotationNote(from, { next: next.verifier, size, untilMs: Date.parse('2026-01-08') });
+  const rotations = [to(first, second, 10), to(second, third, 20)];
+  const keys = keysFrom(first.verifier, rotations);
+  const names = new Map([first, second, third].map((one, at) => [one.verifier.line, ['first', 'second', 'third'][at]]));
+  const opened = (size: number, ...by: Signer[]) => {
+    const note = signCheckpoint({ origin: 'log', size, root: Buffer.alloc(32, 1) }, by, 1);
+    return names.get(openCheckpoint(note, keys).by.line);
+  };
 
-test('a log that names the key before the one that is trusted is its own, and never one that no rotation links', () => {
-  const [first, second, other] = [1, 2, 3].map(() => generateSigner('log'));
-  const rotations = [first.sign(`${second.verifier.line}\n`)];
-  const lines = (keys: readonly { readonly line: string }[]) => keys.map(({ line }) => line);
-  expect(lines(trustedKeys(second.verifier, first.verifier, rotations))).toEqual([second.verifier.line]);
-  expect(lines(trustedKeys(first.verifier, second.verifier, rotations))).toEqual(
-    lines([first.verifier, second.verifier]),
-  );
-  expect(() => trustedKeys(other.verifier, first.verifier, rotations)).toThrow('no rotation leads');
+  test('is a note of four lines, which the key before signs', () => {
+    expect(rotations[0].split('\n\n')[0]).toBe(
+      `log key rotation\n${second.verifier.line}\n10\n2026-01-08T00:00:00.000Z`,
+    );
+    expect(keys.map(({ from, to }) => [from, to])).toEqual([
+      [undefined, 10],
+      [10, 20],
+      [20, undefined],
+    ]);
+    expect(keysIn(`${first.verifier.line}\n${rotations.join('')}`).map(({ line }) => line)).toEqual([...names.keys()]);
+  });
+
+  test('signs trees up to its last one, and the next key the larger ones, whoever signs beside it', () => {
+    expect([opened(10, first), opened(10, second), opened(11, second), opened(20, third)]).toEqual([
+      'first',
+      'second',
+      'second',
+      'third',
+    ]);
+    expect([opened(11, second, first), opened(11, first, second), opened(21, first, second, third)]).toEqual([
+      'second',
+      'second',
+      'third',
+    ]);
+    const [one, two, three] = [first, second, third].map(({ verifier }) => `log\\+${verifier.line.split('+')[1]}`);
+    for (const [size, by, says] of [
+      [
+        11,
+        [first],
+        `^the checkpoint of 11 leaves is signed with ${one}, .* at most 10 leaves: above them only ${two} counts$`,
+      ],
+      [21, [first], `^the checkpoint of 21 leaves is signed with ${one}, .* at most 10 leaves`],
+      [
+        21,
+        [second],
+        `^the checkpoint of 21 leaves is signed with ${two}, .* at most 20 leaves: above them only ${three}`,
+      ],
+      [21, [second, first], `^the checkpoint of 21 leaves is signed with ${two}`],
+      [9, [second], `^the checkpoint of 9 leaves is signed with ${two}, which signs trees from 10 leaves on$`],
+    ] as const) {
+      expect(() => opened(size, ...by), `${size} ${says}`).toThrow(new RegExp(says));
+    }
+  });
+
+  test('is followed through its rotations, and through no others', () => {
+    followRotations(first.verifier, third.verifier, rotations);
+    followRotations(second.verifier, third.verifier, rotations);
+    const lead = (notes: readonly string[]) => () => followRotations(first.verifier, third.verifier, notes);
+    expect(lead(rotations.slice(1))).toThrow('no rotation leads');
+    expect(lead([to(third, second, 5)])).toThrow('no rotation leads');
+    expect(lead([first.sign(`${third.verifier.line}\n`)])).toThrow('no rotation leads');
+    expect(lead([...rotations, to(third, first, 30)])).toThrow('leads back');
+    expect(lead([rotations[0], to(second, third, 9)])).toThrow('leads back');
+  });
+
+  test('is rotated once: a second note of it is refused, wherever it stands and whatever it says', () => {
+    for (const forged of [to(first, other, 10), to(first, other, 30), to(first, second, 11), to(second, other, 20)]) {
+      for (const notes of [
+        [forged, ...rotations],
+        [...rotations, forged],
+      ])
+        expect(() => keysFrom(first.verifier, notes)).toThrow(
+          /^the key log\+[0-9a-f]{8} was rotated twice, to .* and to /,
+        );
+    }
+    expect(keysFrom(first.verifier, [...rotations, ...rotations])).toHaveLength(3);
+  });
+
+  test('is its own log’s where the log still names it, and never that of one that no rotation links', () => {
+    const lines = (list: readonly { readonly line: string }[]) => list.map(({ line }) => names.get(line));
+    expect(lines(trustedKeys(second.verifier, first.verifier, rotations))).toEqual(['second', 'third']);
+    expect(lines(trustedKeys(first.verifier, second.verifier, rotations))).toEqual(['first', 'second', 'third']);
+    expect(() => trustedKeys(other.verifier, first.verifier, rotations)).toThrow('no rotation leads');
+  });
+
+  test('signs no manifest of a larger tree', () => {
+    const checkpoint = signCheckpoint({ origin: 'log', size: 11, root: Buffer.alloc(32, 1) }, [second], 1);
+    const signed = (facts: object, by: Signer) => verifyManifest(signManifest(facts, by), keys).line;
+    const early = checkpoint.replace('\n11\n', '\n10\n');
+    expect(names.get(signed({ proof_log: { checkpoint: early } }, first))).toBe('first');
+    expect(names.get(signed({ proof_log: { checkpoint: early } }, third))).toBe('third');
+    for (const facts of [{ proof_log: { checkpoint } }, { proof_log: { checkpoint: null } }, { change: 11 }, {}])
+      expect(() => signed(facts, first)).toThrow(/^the manifest is signed with log\+[0-9a-f]{8}, which was rotated/);
+    expect(names.get(signed({ change: 10 }, first))).toBe('first');
+  });
 });
 
 test('tiles have the paths of the format', () => {

@@ -14,8 +14,9 @@ import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource, writeDurably } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
-import { checkpointText, generateSigner, openCheckpoint, parseRotations } from '../../shared/proof-log/note.ts';
+import { checkpointText, generateSigner, openCheckpoint } from '../../shared/proof-log/note.ts';
 import { printable } from '../../shared/proof-log/printable.ts';
+import { parseRotations, rotationNote } from '../../shared/proof-log/rotations.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { encodeEntries, LogUnreachable, type TileSource } from '../../shared/proof-log/tiles.ts';
 import { lookAt, mirror } from '../../shared/proof-log/watch.ts';
@@ -62,7 +63,7 @@ test('a file of a service that unpacks to more than its kind can have is not rea
 });
 
 test('rotations are found among anything else, however long it is', () => {
-  const note = signer.sign(`${generateSigner('log').verifier.line}\n`);
+  const note = rotationNote(signer, { next: generateSigner('log').verifier, size: 3, untilMs: 0 });
   const noise = 'x'.repeat(200_000);
   expect(parseRotations(`${noise}\u2014\n\n${note}${noise}\n${note}\n\u2014 ${noise}`)).toEqual([note, note]);
   expect(parseRotations(note.slice(0, -1))).toEqual([]);
@@ -80,7 +81,7 @@ test('a mirror takes nothing that does not give the signed root, and is whole af
     return isSecond ? encodeEntries(Array.from({ length: 256 }, () => Buffer.from('rubbish'))) : bytes;
   };
   const seen = new Set<string>();
-  const { watched, head } = await lookAt(swapping, {}, () => 0.9);
+  const { watched, head } = await lookAt(swapping, {}, { random: () => 0.9 });
   expect(await mirror(swapping, copy, head!, watched!)).toBe(
     'the 600 leaves that were copied do not give the root that was signed',
   );
@@ -128,12 +129,12 @@ test('a look at a log that says to have any number of leaves reads none of them'
     asked.push(path);
     return folderSource(log)(path);
   };
-  const small = await lookAt(counting, {}, () => 0, 299);
+  const small = await lookAt(counting, {}, { maxLeaves: 299 });
   expect(small.report.faults).toEqual([
     expect.stringMatching(/^the log says 300 leaves more .* at most 299: .*--max-leaves$/),
   ]);
   expect([small.watched, asked.filter((path) => path.startsWith('tile/'))]).toEqual([undefined, []]);
-  const { watched } = await lookAt(counting, {}, () => 0, 300);
+  const { watched } = await lookAt(counting, {}, { maxLeaves: 300 });
   // 2^50 leaves, signed.
   const head = { origin: 'log', size: 2 ** 50, root: Buffer.alloc(32, 1) };
   await writeDurably(join(log, 'checkpoint'), signer.sign(checkpointText(head)));

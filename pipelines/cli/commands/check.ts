@@ -15,7 +15,7 @@ import {
   CheckReport,
   checkConsistency,
   checkLineage,
-  checkMirror,
+  checkLog,
   type FoundDocument,
   holdsLine,
   type LineageAnswer,
@@ -29,15 +29,9 @@ import {
 import { CsvFeed, GOES_ON } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
-import {
-  type Checkpoint,
-  openCheckpoint,
-  parseRotations,
-  parseVerifier,
-  trustedKeys,
-  type Verifier,
-} from '../../../shared/proof-log/note.ts';
+import { type LogKey, openCheckpoint, parseVerifier, type SignedCheckpoint } from '../../../shared/proof-log/note.ts';
 import { printable } from '../../../shared/proof-log/printable.ts';
+import { keysFrom, parseRotations, trustedKeys } from '../../../shared/proof-log/rotations.ts';
 import { LogUnreachable, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
@@ -224,7 +218,7 @@ function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
  * The key that is named and those that followed it in the log; without one, that of the log's own files, which `report` says.
  * @throws TidemarkError USAGE
  */
-async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: CheckReport): Promise<Verifier[]> {
+async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: CheckReport): Promise<LogKey[]> {
   const read = async (file: string) => source && (await textOf(source, file));
   try {
     const current = await read(KEY_FILE);
@@ -234,13 +228,17 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
       report.unchecked.push(
         'the key: it came from the log itself; keep it, and name it with --key from now on, as for what an earlier key signed',
       );
-      return [parseVerifier(current)];
     }
-    const trusted = await namedKey(key);
-    if (current === undefined) return [trusted];
-    const keys = trustedKeys(trusted, parseVerifier(current), parseRotations((await read(ROTATIONS_FILE)) ?? ''));
-    if (keys.length > 1) report.checked.push('the key of the log was rotated, and the key before it signed that');
-    return keys;
+    const named = current === undefined ? undefined : parseVerifier(current);
+    const given = key === undefined ? undefined : await namedKeys(key);
+    const trusted = given ? parseVerifier(given.key) : named!;
+    const rotations = parseRotations((given?.rotations ?? '') + ((await read(ROTATIONS_FILE)) ?? ''));
+    const keys = report.attempt('rotations', () =>
+      named ? trustedKeys(trusted, named, rotations) : keysFrom(trusted, rotations),
+    );
+    if (given && named && keys && keys.length > 1)
+      report.checked.push('the key of the log was rotated, and the key before it signed that');
+    return keys ?? [trusted];
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;
     throw unusableKey(cause);
@@ -249,10 +247,19 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
 
 const unusableKey = (cause: unknown) => invalid('The key cannot be used', cause);
 
+/** A key by its line, and the rotations below it, where the file has them. */
+export interface GivenKey {
+  readonly key: string;
+  readonly rotations?: string;
+}
+
 /** A key that a flag gives as text or as a file. @throws TidemarkError USAGE */
-export async function namedKey(key: string): Promise<Verifier> {
+export async function namedKeys(key: string): Promise<GivenKey> {
   try {
-    return parseVerifier((await isFile(key)) ? await readText(key) : key);
+    const text = ((await isFile(key)) ? await readText(key) : key).trimStart();
+    const [line] = text.split('\n', 1);
+    const rotations = text.slice(line.length + 1);
+    return { key: parseVerifier(line).line, ...(rotations !== '' && { rotations }) };
   } catch (cause) {
     if (!key.includes('+') && !(await isFile(key)))
       throw invalid(`There is no file ${key}, and it is not a key either`, cause);
@@ -273,8 +280,7 @@ async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
   else if (files && report.ok) await checkRows(check, { layout: layout!, rows: manifest.row_count }, files);
   else report.unchecked.push(ROWS_AFTER_FAULT);
-  report.unchecked.push(...keyed.unchecked);
-  report.checked.push(...keyed.checked);
+  merge(report, keyed);
   return { subject: 'export', report };
 }
 
@@ -356,8 +362,7 @@ async function checkAnswer(answer: LineageAnswer, given: Given): Promise<Named> 
   const keys = await keysOf(given, keyed);
   const document = given.document === undefined ? undefined : await openDocument(given.document, answer);
   const report = checkLineage(answer, keys, document);
-  report.unchecked.push(...keyed.unchecked);
-  report.checked.push(...keyed.checked);
+  merge(report, keyed);
   return { subject: 'lineage', report };
 }
 
@@ -441,7 +446,7 @@ async function checkFolder(folder: string, { key, source: log }: Given): Promise
   if (head) {
     report.checked.push(`the checkpoint of ${grouped(head.size)} leaves is signed by ${head.origin}`);
     try {
-      merge(report, await checkMirror(head, source));
+      merge(report, await checkLog(note, keys, source));
       if (log) await compareWith(log, head, { report, keys, source });
     } catch (error) {
       if (error instanceof LogUnreachable) throw error;
@@ -454,13 +459,14 @@ async function checkFolder(folder: string, { key, source: log }: Given): Promise
 /** Whether the log that is served continues the mirror, or the mirror the log. */
 async function compareWith(
   log: TileSource,
-  own: Checkpoint,
-  { report, keys, source }: { readonly report: CheckReport; readonly keys: Verifier[]; readonly source: TileSource },
+  own: SignedCheckpoint,
+  { report, keys, source }: { readonly report: CheckReport; readonly keys: LogKey[]; readonly source: TileSource },
 ): Promise<void> {
   const [line, note] = await Promise.all([textOf(log, KEY_FILE), textOf(log, CHECKPOINT_FILE)]);
   if (line === undefined || note === undefined) throw new LogUnreachable('it has no checkpoint yet');
   const rotations = parseRotations((await textOf(log, ROTATIONS_FILE)) ?? '');
-  const served = openCheckpoint(note, trustedKeys(keys[0], parseVerifier(line), rotations));
+  const followed = keys.flatMap(({ rotation }) => rotation ?? []);
+  const served = openCheckpoint(note, trustedKeys(keys[0], parseVerifier(line), [...rotations, ...followed]));
   const [old, head, tiles] = own.size <= served.size ? [own, served, log] : [served, own, source];
   merge(report, await checkConsistency(old, head, tiles));
 }

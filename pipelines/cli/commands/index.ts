@@ -201,6 +201,10 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
           'Most leaves that one check reads; a log that claims more is reported. Default 1,000,000.',
           { min: 1 },
         ),
+        text(
+          'max-age',
+          'Longest time since the checkpoint was signed, such as 1h: an older one is reported. Default any.',
+        ),
         text('mirror', 'Folder for a copy of all tiles.'),
         text('metrics', 'File for the textfile collector of Prometheus.'),
       ],

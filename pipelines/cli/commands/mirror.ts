@@ -4,8 +4,9 @@ import { loadSettings } from '../../../shared/config/load.ts';
 import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import { MirrorFault, type MirrorFaultKind } from '../../../shared/mirror/lake-manifest.ts';
 import { type MirrorReport, mirror } from '../../../shared/mirror/mirror.ts';
-import { keysIn, NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
+import { NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
 import { printable } from '../../../shared/proof-log/printable.ts';
+import { keysIn } from '../../../shared/proof-log/rotations.ts';
 
 import { EXIT, PROJECT_ROOT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';

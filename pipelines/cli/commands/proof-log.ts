@@ -1,22 +1,19 @@
 /** `proof-log`: rotates the key of the proof log, and restores leaves that database or folder lost. */
 import { join } from 'node:path';
+import { jetstreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
-import { proofLogFolderOf } from '../../../shared/config/settings.ts';
+import { proofLogOf } from '../../../shared/config/settings.ts';
 import { connect, PROOF_LOG_LOCK } from '../../../shared/db/connect.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import {
-  CHECKPOINT_FILE,
-  folderSource,
-  loadSigner,
-  rotateSigner,
-  writeDurably,
-} from '../../../shared/proof-log/folder.ts';
-import { decodeLeaf, encodeLeaf, LEAF_VERSION, type Leaf } from '../../../shared/proof-log/leaf.ts';
+import { CHECKPOINT_FILE, folderSource, ROTATIONS_FILE, writeDurably } from '../../../shared/proof-log/folder.ts';
+import { decodeLeaf, encodeLeaf, type Leaf, leafOfLog } from '../../../shared/proof-log/leaf.ts';
 import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
-import { openCheckpoint, parseVerifier, type Signer } from '../../../shared/proof-log/note.ts';
+import { openCheckpoint, parseVerifier, type Verifier } from '../../../shared/proof-log/note.ts';
+import { keyPathOf, loadSigners, readRotations, rotateSigner } from '../../../shared/proof-log/signers.ts';
 import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
-import { makeTiles, signedTree } from '../../proof-log/sequencer.ts';
+import { leavesAhead } from '../../proof-log/change-publisher.ts';
+import { indexedLeaves, makeTiles, requireOwnOrigin, rotationLeaves, signedTree } from '../../proof-log/sequencer.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -24,31 +21,68 @@ import type { ParsedCommand } from '../options.ts';
 export async function rotate(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'proof-log');
   const { settings, databaseUrls, output } = context;
-  const folder = proofLogFolderOf(settings);
-  const isSet = settings.SVC_PROOF_LOG_KEY !== undefined;
+  const place = proofLogOf(settings);
+  const isSet = place.secret !== undefined;
+  await requireOwnOrigin(place);
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log rotate' });
-  await client.query('select pg_advisory_lock($1, 1)', [PROOF_LOG_LOCK]);
-  const { verifier, secret } = await rotateSigner(folder, settings.SVC_PROOF_LOG_KEY);
-  const answer = { command: 'proof-log', action: 'rotate', ok: true, key: verifier.line, ...(isSet && { secret }) };
-  output.answer(answer, () =>
+  const untilMs = Date.now() + settings.limits.bothKeysMs;
+  const { verifier, secret } = await turned(client, async () => {
+    const size = await nextIndex(client, place.folder);
+    return await rotateSigner(place, { size, untilMs });
+  });
+  const until = new Date(untilMs).toISOString();
+  const answer = { command: 'proof-log', action: 'rotate', ok: true, key: verifier.line, until };
+  output.answer({ ...answer, ...(isSet && { secret }) }, () =>
     [
       `The new key of the proof log is ${verifier.line}`,
-      isSet
-        ? `Set SVC_PROOF_LOG_KEY=${secret} and restart every process that signs: projectors, the HTTP service and export workers. The key is shown only now.`
-        : 'The next checkpoint is signed with it.',
+      `The next checkpoint is signed with it, and until ${until} with the key before it as well: those who watch the log read /v1/proofs/rotations by then.`,
+      ...(isSet
+        ? [
+            `Put SVC_PROOF_LOG_KEY=${secret} before the key that is set, with a comma between them, and restart every process that signs: projectors, the HTTP service and export workers. Until then ${keyPathOf(place.folder)} has it: remove that file afterwards.`,
+          ]
+        : []),
     ].join('\n'),
   );
   return 0;
+}
+
+/** Runs a turn of the key, during which the sequencer neither signs nor moves the head. */
+async function turned<T>(client: ClientBase, turn: () => Promise<T>): Promise<T> {
+  await client.query('begin');
+  try {
+    await client.query(`insert into proof_head (size, root) values (0, sha256('')) on conflict do nothing`);
+    await client.query('select 1 from proof_head for update');
+    const result = await turn();
+    await client.query('commit');
+    return result;
+  } catch (error) {
+    await client.query('rollback').catch(() => {});
+    throw error;
+  }
+}
+
+/** The index that the leaf of a rotation gets: the sequencer adds it before all that waits, after those that it has not added yet. */
+async function nextIndex(client: ClientBase, folder: string): Promise<number> {
+  const { rows } = await client.query('select size from proof_head');
+  const leaves = await rotationLeaves(client);
+  return Number(rows[0].size) + (await readRotations(folder)).filter((note) => !leaves.has(note)).length;
 }
 
 export async function restored(command: ParsedCommand): Promise<number> {
   const reason = command.values.reason as string;
   await using context = await openContext(command, 'proof-log');
   const { settings, databaseUrls, output } = context;
-  const folder = proofLogFolderOf(settings);
-  const signer = await loadSigner(folder, settings.SVC_PROOF_LOG_KEY);
+  const place = proofLogOf(settings);
+  await requireOwnOrigin(place);
+  const { current } = await loadSigners(place);
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log restored' });
-  const needs = { folder, signer, reason };
+  const manager = await jetstreamManager(await context.nats('operator'), { checkAPI: false });
+  const needs = {
+    folder: place.folder,
+    key: current.verifier,
+    reason,
+    streamed: (size: number) => leavesAhead(manager, size),
+  };
   // A sequencer that goes on holds the lock. One that is refused gives it up, and pauses.
   const isNeeded = (await lostOf(client, needs)).kind !== 'nothing';
   if (isNeeded) await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
@@ -56,44 +90,71 @@ export async function restored(command: ParsedCommand): Promise<number> {
   output.answer({ command: 'proof-log', action: 'restored', ok: true, from, to, leaves: to - from }, () =>
     kind === 'nothing'
       ? 'Database and folder both have every leaf that was signed; nothing is changed.'
-      : `${to - from} leaves, ${from} to ${to - 1}, are in the ${kind} again; the log says that they were lost.`,
+      : `${to - from} leaves, ${from} to ${to - 1}, are in ${STORES[kind]} again; the log says that they were lost.`,
   );
   return EXIT.DONE;
 }
 
+const STORES = { database: 'the database', folder: 'the folder', both: 'database and folder' } as const;
+
 interface RestoreNeeds {
   readonly folder: string;
-  readonly signer: Signer;
+  /** The log's key. */
+  readonly key: Verifier;
   readonly reason: string;
+  /** The leaves from `size` on that the stream of changes has. */
+  readonly streamed?: (size: number) => Promise<readonly Buffer[]>;
 }
 
-/** Which of the two lacks leaves that were signed. */
+/** Which of the two lacks leaves that were signed, or that the stream of changes has. */
 interface Lost {
-  readonly kind: 'database' | 'folder' | 'nothing';
+  readonly kind: keyof typeof STORES | 'nothing';
   /** The leaves that it lacks, [from, to). */
   readonly from: number;
   readonly to: number;
 }
 
-async function lostOf(client: ClientBase, { folder, signer }: RestoreNeeds): Promise<Lost> {
-  const { size } = await signedTree(folder, signer);
+async function lostOf(client: ClientBase, { folder, key, streamed }: RestoreNeeds): Promise<Lost> {
+  const { size } = await signedTree(folder, key);
   const { rows } = await client.query('select size, signed_size from proof_head');
   const [held, signed] = [Number(rows[0]?.size ?? 0), Number(rows[0]?.signed_size ?? 0)];
   if (held < size) return { kind: 'database', from: held, to: size };
-  return { kind: signed > size ? 'folder' : 'nothing', from: Math.min(size, signed), to: signed };
+  if (signed > size) return { kind: 'folder', from: Math.min(size, signed), to: signed };
+  const more = (await streamed?.(held))?.length ?? 0;
+  return { kind: more > 0 ? 'both' : 'nothing', from: held, to: held + more };
 }
 
-/** Takes the leaves that database or folder lack from the other, and states it in the log. The tree never shrinks. */
+/** Takes the leaves that database or folder lack from another store, and states it in the log. The tree never shrinks. */
 export async function takeBack(client: ClientBase, needs: RestoreNeeds): Promise<Lost> {
   const lost = await lostOf(client, needs);
   if (lost.kind === 'database') await takeLeaves(client, needs, lost.from);
   if (lost.kind === 'folder') await takeFiles(client, needs, lost);
+  if (lost.kind === 'both') await takeStreamed(client, needs, lost);
   return lost;
 }
 
+/** Gives leaves that wait the indexes that the stream of changes has for them; the sequencer then makes their tiles, and signs. */
+async function takeStreamed(
+  client: ClientBase,
+  { folder, reason, streamed }: RestoreNeeds,
+  { from, to }: Lost,
+): Promise<void> {
+  const tree = new GrowingTree();
+  for (const body of await indexedLeaves(client, 0, from)) tree.add(leafHash(body));
+  await turned(client, async () => {
+    for (const [at, body] of (await streamed!(from)).entries()) {
+      tree.add(leafHash(body));
+      await restoreLeaf(client, body, from + at);
+    }
+    await client.query('update proof_head set size = $1, root = $2', [tree.size, tree.root]);
+    await stateRestored(client, `leaves ${from} to ${to - 1} were lost by database and folder: ${reason}`);
+    await restoreRotations(client, folder);
+  });
+}
+
 /** Adds the leaves from `from` on to the database. */
-async function takeLeaves(client: ClientBase, { folder, signer, reason }: RestoreNeeds, from: number): Promise<void> {
-  const signed = await signedTree(folder, signer);
+async function takeLeaves(client: ClientBase, { folder, key, reason }: RestoreNeeds, from: number): Promise<void> {
+  const signed = await signedTree(folder, key);
   const { rows } = await client.query('select root from proof_head');
   const source = folderSource(folder);
   const tree = new GrowingTree();
@@ -127,8 +188,15 @@ async function takeFiles(client: ClientBase, { folder, reason }: RestoreNeeds, {
   const { rows } = await client.query<{ checkpoint: string; key: string }>('select checkpoint, key from proof_head');
   const [{ checkpoint, key }] = rows;
   await stateRestored(client, `leaves ${from} to ${to - 1} were lost by the folder: ${reason}`);
+  await restoreRotations(client, folder);
   await makeTiles(client, folder, openCheckpoint(checkpoint, [parseVerifier(key)]));
   await writeDurably(join(folder, CHECKPOINT_FILE), checkpoint);
+}
+
+/** The rotations are leaves, so that their file can be made again. */
+async function restoreRotations(client: ClientBase, folder: string): Promise<void> {
+  const rotations = new Set([...(await rotationLeaves(client)), ...(await readRotations(folder))]);
+  if (rotations.size > 0) await writeDurably(join(folder, ROTATIONS_FILE), [...rotations].join(''));
 }
 
 const notOurs = (size: number, cause?: unknown) =>
@@ -156,25 +224,6 @@ async function insertLeaf(client: ClientBase, leaf: Leaf, body: Buffer, index: n
 }
 
 async function stateRestored(client: ClientBase, reason: string): Promise<void> {
-  const leaf = restoredLeaf(reason);
+  const leaf = leafOfLog({ kind: 'restored', reason });
   await insertLeaf(client, leaf, encodeLeaf(leaf), null);
 }
-
-const restoredLeaf = (reason: string): Leaf => ({
-  v: LEAF_VERSION,
-  kind: 'restored',
-  dataset: null,
-  partition: null,
-  revision: null,
-  attempt: null,
-  synthetic: false,
-  document: null,
-  rows: null,
-  first_offset: null,
-  last_offset: null,
-  rows_hash: null,
-  events_sha256: null,
-  rows_sha256: null,
-  at: new Date().toISOString(),
-  reason,
-});

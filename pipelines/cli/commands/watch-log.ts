@@ -10,7 +10,7 @@ import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-l
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput } from '../output.ts';
-import { namedKey, sourceOf } from './check.ts';
+import { type GivenKey, namedKeys, sourceOf } from './check.ts';
 
 /** The outcome of one look. */
 type Outcome =
@@ -27,22 +27,29 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
     metrics,
     mirror: folder,
     'max-leaves': maxLeaves,
+    'max-age': maxAge,
   } = command.values as Record<string, string>;
   const stopping = new AbortController();
   const forget = command.io.onStop(() => stopping.abort());
   const output = createOutput(command);
   const source = sourceOf(url, stopping.signal);
-  const key = named === undefined ? undefined : (await namedKey(named)).line;
+  const given = named === undefined ? undefined : await namedKeys(named);
+  const options = {
+    maxLeaves: maxLeaves === undefined ? undefined : Number(maxLeaves),
+    maxAgeMs: maxAge === undefined ? undefined : durationMs('--max-age', maxAge),
+  };
   let growthAt = Date.now();
+  let size: number | undefined;
   try {
-    for (let watched = await remembered(state, key); ; ) {
+    for (let watched = await remembered(state, given); ; ) {
       let outcome = await orUnreachable(async () => ({
         kind: 'looked',
-        look: await lookAt(source, watched, Math.random, maxLeaves === undefined ? undefined : Number(maxLeaves)),
+        look: await lookAt(source, watched, options),
       }));
       if (outcome.kind === 'looked' && outcome.look.watched) {
         const { look } = outcome;
-        if (look.watched!.checkpoint !== watched.checkpoint) growthAt = Date.now();
+        if (look.head!.size !== size) growthAt = Date.now();
+        ({ size } = look.head!);
         watched = look.watched!;
         await writeDurably(state, `${JSON.stringify(watched, undefined, 2)}\n`);
         if (folder !== undefined) outcome = await orUnreachable(async () => mirrored(source, folder, look));
@@ -60,6 +67,15 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
   } finally {
     forget();
   }
+}
+
+const UNITS_MS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** @throws TidemarkError USAGE */
+function durationMs(option: string, text: string): number {
+  const [, count, unit] = /^([1-9]\d{0,5})([smhd])$/.exec(text) ?? [];
+  if (count !== undefined) return Number(count) * UNITS_MS[unit];
+  throw new TidemarkError('USAGE', `${option} must be a time such as 30m, 1h or 2d, got ${JSON.stringify(text)}`);
 }
 
 async function mirrored(source: TileSource, folder: string, look: Look): Promise<Outcome> {
@@ -80,22 +96,23 @@ async function orUnreachable(look: () => Promise<Outcome>): Promise<Outcome> {
 }
 
 /** What the last run remembered. A key that is named must be the one that it trusts, or trusted at first: rotations led on from it. */
-async function remembered(path: string, key: string | undefined): Promise<Partial<Watched>> {
+async function remembered(path: string, given: GivenKey | undefined): Promise<Partial<Watched>> {
+  const key = given?.key;
   let text: string;
   try {
     text = await readFile(path, 'utf8');
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return key === undefined ? {} : { key };
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return given ?? {};
     throw error;
   }
   try {
-    const { key: known, firstKey = known, checkpoint } = JSON.parse(text) as Watched;
+    const { key: known, firstKey = known, checkpoint, ...others } = JSON.parse(text) as Watched;
     if (typeof known !== 'string' || typeof checkpoint !== 'string')
       throw new NoteFault('key and checkpoint are missing');
     if (key !== undefined && key !== known && key !== firstKey) {
       throw new NoteFault(`it was made with the key ${firstKey}`);
     }
-    return { key: known, firstKey, checkpoint };
+    return { key: known, firstKey, checkpoint, ...others };
   } catch (cause) {
     throw new TidemarkError('USAGE', `${path} is not what this watcher remembers`, {
       remedy: 'Name the file that this command wrote, or one that does not exist yet.',
@@ -134,9 +151,12 @@ function metricsOf(url: string, outcome: Outcome, growthAt: number): string {
       ? [
           line('consistent', '0 if the log forked, shrank or changed.', looked.report.ok ? 1 : 0),
           line('tree_size', 'Leaves of the last checkpoint.', looked.head?.size ?? 0),
+          ...(looked.head?.signedAt === undefined
+            ? []
+            : [line('checkpoint_timestamp_seconds', 'When the last checkpoint was signed.', looked.head.signedAt)]),
         ]
       : []),
-    line('growth_timestamp_seconds', 'When a new checkpoint was last seen.', Math.floor(growthAt / 1000)),
+    line('growth_timestamp_seconds', 'When more leaves were last seen.', Math.floor(growthAt / 1000)),
     line('look_timestamp_seconds', 'When the log was last looked at.', Math.floor(Date.now() / 1000)),
   ].join('');
 }

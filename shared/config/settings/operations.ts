@@ -1,6 +1,12 @@
 /** Settings of the stack, of the log of events and its readers, and of backfills, following and verification. */
 import { boolean, choice, MIB, path, type Setting, text, url, whole } from './setting.ts';
 
+/** The name of a note's key has neither spaces nor plus signs; a leaf holds it three times. */
+const logOrigin = text.regex(
+  /^(?!.*:\/\/)[!-*,-~]{1,100}(?<!\/)$/,
+  'must be at most 100 letters without spaces and plus signs, such as log.example.org/v1/proofs: an address without its scheme and last slash',
+);
+
 /** Settings of the embedded stack, and of the servers that are used in its place. */
 export const STACK = {
   SVC_STATE_DIR: {
@@ -110,7 +116,12 @@ export const OPERATIONS = {
     group: 'Proof log',
     schema: text,
     secret: true,
-    doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`. Unset: generated at the first start, in a file beside `SVC_PROOF_LOG_DIR`: its name and `.key`.',
+    doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`; after a rotation the new one, a comma and the one before. Unset: generated at the first start, in a file beside `SVC_PROOF_LOG_DIR`: its name and `.key`.',
+  },
+  SVC_PROOF_LOG_ORIGIN: {
+    group: 'Proof log',
+    schema: logOrigin,
+    doc: 'Origin of the proof log, chosen at its first start and for ever: the address of its files without scheme, such as `log.example.org/v1/proofs`. Unset: `tidemark-` and twelve random digits.',
   },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
