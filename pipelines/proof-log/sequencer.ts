@@ -22,7 +22,7 @@ import {
   writeDurably,
 } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
-import { decodeLeaf, encodeLeaf, leafOfLog } from '../../shared/proof-log/leaf.ts';
+import { decodeLeaf, encodeLeaf, logLeaf } from '../../shared/proof-log/leaf.ts';
 import { equalHashes, type Hash, type TreeHead, treeRoot } from '../../shared/proof-log/merkle.ts';
 import { type LogKey, NoteFault, parseVerifier, signCheckpoint, type Verifier } from '../../shared/proof-log/note.ts';
 import { followRotations, keysFrom } from '../../shared/proof-log/rotations.ts';
@@ -175,7 +175,7 @@ export class Sequencer {
     const { client, folder } = this.#needs;
     for (const note of await readRotations(folder)) {
       if (this.#rotated.has(note)) continue;
-      const leaf = encodeLeaf(leafOfLog({ kind: 'rotated', reason: null, note }));
+      const leaf = encodeLeaf(logLeaf({ kind: 'rotated', reason: null, note }));
       await client.query(`insert into proof_leaves (kind, body) values ('rotated', $1)`, [leaf]);
       this.#rotated.add(note);
     }

@@ -186,7 +186,7 @@ export function differingFromLeaf(leaf: Leaf, facts: Readonly<Partial<Record<str
 }
 
 /** A leaf about the log itself. */
-export const leafOfLog = (
+export const logLeaf = (
   stated: Pick<Leaf, 'reason'> & ({ kind: 'restored' } | { kind: 'rotated'; note: string }),
 ): Leaf => ({
   v: LEAF_VERSION,

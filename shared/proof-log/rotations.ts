@@ -54,8 +54,8 @@ export function keysFrom(trusted: Verifier, rotations: readonly string[]): LogKe
     });
     if (found.length === 0) return keys;
     if (found.length > 1) {
-      const told = found.map(({ next, size }) => `to ${keyName(next)} at ${size} leaves`).join(' and ');
-      throw new NoteFault(`the key ${keyName(last)} was rotated twice, ${told}: ask the operator which one is forged`);
+      const turns = found.map(({ next, size }) => `to ${keyName(next)} at ${size} leaves`).join(' and ');
+      throw new NoteFault(`the key ${keyName(last)} was rotated twice, ${turns}: ask the operator which one is forged`);
     }
     const [{ next, size, untilMs, rotation }] = found;
     if (keys.some(({ line }) => line === next.line) || size < (last.from ?? 0)) {

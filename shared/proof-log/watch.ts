@@ -136,7 +136,7 @@ function checkAge(
     if (at !== undefined) report.checked.push(what);
   } else if (age > maxAgeMs) {
     report.faults.push(
-      `${what}, and it may be ${inSeconds(maxAgeMs)} old: an idle log is signed again all the time, so that this one is withheld or nobody signs it`,
+      `${what}, and it may be ${inSeconds(maxAgeMs)} old: an idle log is signed again all the time, so that a newer one is kept back, or nobody signs it`,
     );
   } else if (age < -CLOCKS_DIFFER_MS)
     report.faults.push(`${what}, which is still to come: the clock there, or here, is wrong`);

@@ -6,7 +6,7 @@ import { proofLogOf } from '../../../shared/config/settings.ts';
 import { connect, PROOF_LOG_LOCK } from '../../../shared/db/connect.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { CHECKPOINT_FILE, folderSource, ROTATIONS_FILE, writeDurably } from '../../../shared/proof-log/folder.ts';
-import { decodeLeaf, encodeLeaf, type Leaf, leafOfLog } from '../../../shared/proof-log/leaf.ts';
+import { decodeLeaf, encodeLeaf, type Leaf, logLeaf } from '../../../shared/proof-log/leaf.ts';
 import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
 import { openCheckpoint, parseVerifier, type Verifier } from '../../../shared/proof-log/note.ts';
 import { keyPathOf, loadSigners, readRotations, rotateSigner } from '../../../shared/proof-log/signers.ts';
@@ -224,6 +224,6 @@ async function insertLeaf(client: ClientBase, leaf: Leaf, body: Buffer, index: n
 }
 
 async function stateRestored(client: ClientBase, reason: string): Promise<void> {
-  const leaf = leafOfLog({ kind: 'restored', reason });
+  const leaf = logLeaf({ kind: 'restored', reason });
   await insertLeaf(client, leaf, encodeLeaf(leaf), null);
 }
