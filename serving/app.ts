@@ -1,5 +1,6 @@
 /** Builds the application: Koa over the route table. Tests can use it without a process or a port. */
 import { randomUUID } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
 import Koa from 'koa';
 import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import { createPool } from '../shared/db/connect.ts';
@@ -43,7 +44,7 @@ import { lineageRoute } from './routes/lineage.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { pageRoutes } from './routes/page.ts';
-import { proofRoutes } from './routes/proofs.ts';
+import { PROOF_PATHS, proofRoutes } from './routes/proofs.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { frameRoute, historicalRoutes, queryRoute } from './routes/read.ts';
 import { type SignIn, signInRoute } from './routes/sign-in.ts';
@@ -281,7 +282,11 @@ interface KoaDeps {
   readonly refusals: RefusalLog;
 }
 
+/** Any page may read the proof log: no key is needed. */
+const OF_ANY_PAGE = new Cors(['*'], { shared: true });
+
 function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refusals }: KoaDeps): Koa {
+  const corsOf = ({ url }: IncomingMessage) => (url!.startsWith(PROOF_PATHS) ? OF_ANY_PAGE : cors);
   const koa = new Koa();
   koa.silent = true;
   koa.use(async (context, next) => {
@@ -293,7 +298,7 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
     context.state.requestId = requestId;
     measure(context, metrics);
     response.setHeader('X-Request-Id', requestId);
-    cors?.allow(request, response);
+    corsOf(request)?.allow(request, response);
     try {
       const url = parseTarget(request.url!);
       context.state.url = url;
@@ -318,8 +323,9 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
   const dispatch = dispatcher({ callers, log });
   koa.use(
     routerOf(routes, dispatch, ({ req: request, res: response }, methods) => {
-      if (!cors?.isPreflight(request)) return false;
-      cors.answerPreflight(response, methods);
+      const answering = corsOf(request);
+      if (!answering?.isPreflight(request)) return false;
+      answering.answerPreflight(response, methods);
       return true;
     }),
   );

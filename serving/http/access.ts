@@ -16,17 +16,20 @@ const PREFLIGHT_MAX_AGE_S = 600;
 export class Cors {
   readonly #origins: ReadonlySet<string>;
   readonly #any: boolean;
+  readonly #isShared: boolean;
 
-  constructor(origins: readonly string[]) {
+  /** @param shared caches keep an answer to a request without an origin, and hand it to a page: it has the headers as well */
+  constructor(origins: readonly string[], { shared = false } = {}) {
     this.#origins = new Set(origins);
     this.#any = this.#origins.has('*');
+    this.#isShared = shared;
   }
 
   /** Sets the headers that every answer needs; without them a page could not read errors either. */
   allow(request: IncomingMessage, response: ServerResponse): void {
     const { origin } = request.headers;
     if (!this.#any) response.setHeader('Vary', 'Origin');
-    if (!this.#isAllowed(origin)) return;
+    if (!this.#isShared && !this.#isAllowed(origin)) return;
     response.setHeader('Access-Control-Allow-Origin', this.#any ? '*' : origin!);
     // `*` covers every name, X-Svc-* among them: it is a wildcard for requests without credentials, and these have none.
     response.setHeader('Access-Control-Expose-Headers', '*');

@@ -1,8 +1,9 @@
 /**
- * GET /v1/proofs/...: the files of the proof log, without a key. Tiles never change and may be cached for ever, the other files
- * for a second.
+ * GET /v1/proofs/...: the files of the proof log, without a key, for pages of any origin. Tiles never change and may be cached for
+ * ever, the other files for a second.
  */
 import { createHash } from 'node:crypto';
+import { buffer } from 'node:stream/consumers';
 import { CHECKPOINT_FILE, KEY_FILE, ROTATIONS_FILE } from '../../shared/proof-log/folder.ts';
 import { parseTilePath, type TileSource } from '../../shared/proof-log/tiles.ts';
 import { Problem } from '../contract/problems.ts';
@@ -17,6 +18,10 @@ import {
   type SegmentDoc,
 } from '../http/routes.ts';
 import { isTagged } from '../http/send-file.ts';
+import { chooseCoding } from '../render/representations.ts';
+import type { Coding } from '../render/response.ts';
+
+export const PROOF_PATHS = '/v1/proofs/';
 
 const TEXT = 'text/plain; charset=utf-8';
 const BYTES = 'application/octet-stream';
@@ -62,7 +67,7 @@ const PLAIN: readonly PlainFile[] = [
     file: ROTATIONS_FILE,
     operation: 'getKeyRotations',
     summary: 'Rotations of the key',
-    doc: 'Signed notes, the oldest first: the text of each is the next key’s line, signed by the key before it. Not found where the key was never rotated.',
+    doc: 'Signed notes, the oldest first: each names the next key and the size of the tree above which only that one counts, and is signed by the key before it. Not found before the first rotation.',
   },
 ];
 
@@ -104,9 +109,9 @@ export function proofRoutes(source: TileSource): Route[] {
         doc: 'The hashes of a level, or with the level `entries` the leaves, 256 a tile (C2SP `tlog-tiles`). An incomplete tile is asked for by its width, `000.p/17`.',
         segments: Object.fromEntries([['level', LEVEL], ...names.map((name) => [name, PART])]),
         query: NO_PARAMETERS,
-        headers: ['If-None-Match'],
+        headers: ['If-None-Match', 'Accept-Encoding'],
         answers: [answerDoc(BYTES), UNCHANGED],
-        problems: PROBLEM_CODES,
+        problems: [...PROBLEM_CODES, 'NOT_ACCEPTABLE'],
         examples: [EXAMPLES[at]],
       }),
       async handle(exchange) {
@@ -115,7 +120,11 @@ export function proofRoutes(source: TileSource): Route[] {
         const path = `tile/${params.level}/${names.map((name) => params[name]).join('/')}`;
         if (!parseTilePath(path))
           throw new Problem('PROOF_LOG_NOT_FOUND', `${path} is not the path of a tile, such as tile/0/x001/067.`);
-        await send(exchange, source, { path, type: BYTES, cache: FOR_EVER });
+        // Hashes cannot be compressed.
+        const coding =
+          params.level === 'entries' ? chooseCoding(exchange.request.headers['accept-encoding']) : undefined;
+        const vary = params.level === 'entries' && { Vary: 'Accept-Encoding' };
+        await send(exchange, source, { path, type: BYTES, cache: FOR_EVER, coding, ...vary });
       },
     };
   });
@@ -136,17 +145,36 @@ const answerDoc = (type: string) => ({
 });
 const UNCHANGED = { status: 304, doc: 'The client already has the file.', content: {}, headers: HEADERS };
 
+interface SentFile {
+  readonly path: string;
+  readonly type: string;
+  readonly cache: string;
+  readonly coding?: Coding;
+  readonly Vary?: string;
+}
+
 async function send(
   exchange: Exchange,
   source: TileSource,
-  { path, type, cache }: { readonly path: string; readonly type: string; readonly cache: string },
+  { path, type, cache, coding, ...headers }: SentFile,
 ): Promise<void> {
   const { request, response } = exchange;
   const bytes = await source(path);
   if (!bytes) throw new Problem('PROOF_LOG_NOT_FOUND', `The proof log has no ${path} (yet).`);
-  const etag = `"${createHash('sha256').update(bytes).digest('hex')}"`;
-  const headers = { ETag: etag, 'Content-Type': type, 'Cache-Control': cache, 'X-Content-Type-Options': 'nosniff' };
+  const digest = createHash('sha256').update(bytes).digest('hex');
+  const etag = `"${digest}${coding ? `-${coding.name}` : ''}"`;
+  const sent = {
+    ...{ ETag: etag, 'Content-Type': type, 'Cache-Control': cache, 'X-Content-Type-Options': 'nosniff' },
+    ...headers,
+  };
   const known = request.headers['if-none-match'];
-  if (known !== undefined && isTagged(known, etag)) response.writeHead(304, headers).end();
-  else answerBytes(exchange, Buffer.from(bytes), headers);
+  if (known !== undefined && isTagged(known, etag)) response.writeHead(304, sent).end();
+  else if (coding) answerBytes(exchange, await coded(bytes, coding), { ...sent, 'Content-Encoding': coding.name });
+  else answerBytes(exchange, Buffer.from(bytes), sent);
+}
+
+function coded(bytes: Uint8Array, coding: Coding): Promise<Buffer> {
+  const stream = coding.create();
+  stream.end(bytes);
+  return buffer(stream);
 }

@@ -1,8 +1,11 @@
 /** The proof log of a running system: its leaves, its files over HTTP, what answers say of it, and what `check` finds. */
 import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
+import { type IncomingMessage, get as request } from 'node:http';
 import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
+import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
@@ -110,6 +113,52 @@ test('a file that has not changed is not sent again', async () => {
   });
   const forEver = 'public, max-age=31536000, immutable';
   expect([headers['cache-control'], again.status, again.text]).toEqual([forEver, 304, '']);
+});
+
+test('a page of any origin may read the log: its files, what is missing, and whatever it sends', async () => {
+  const send = (method: string, path: string, headers: Record<string, string>) =>
+    exports.serving.send({ method, path: `/v1/proofs/${path}`, key: null, headers });
+  const Origin = 'https://reader.example';
+  for (const path of ['checkpoint', 'key', 'rotations', 'tile/0/000.p/3', 'tile/entries/000.p/3', 'tile/0/nothing']) {
+    // The second answer may be cached, and then be a page's.
+    for (const headers of [{ Origin }, {}] as Record<string, string>[]) {
+      const answer = await send('GET', path, headers);
+      expect([path, answer.headers['access-control-allow-origin'], answer.headers.vary?.includes('Origin')]).toEqual([
+        path,
+        '*',
+        path.includes('entries') ? false : undefined,
+      ]);
+    }
+  }
+  const asked = { 'Access-Control-Request-Method': 'GET', 'Access-Control-Request-Headers': 'if-none-match' };
+  const preflight = await send('OPTIONS', 'checkpoint', { Origin, ...asked });
+  expect([preflight.status, preflight.headers['access-control-allow-origin']]).toEqual([204, '*']);
+  expect(preflight.headers['access-control-allow-headers']!.toLowerCase()).toContain('if-none-match');
+  const elsewhere = await exports.serving.send({ method: 'GET', path: '/v1/datasets', headers: { Origin } });
+  expect(elsewhere.headers['access-control-allow-origin']).toBeUndefined();
+});
+
+test('the leaves of a tile are compressed for whoever reads that, and hashes never', async () => {
+  const read = async (path: string, encoding?: string) => {
+    const headers = encoding === undefined ? {} : { 'Accept-Encoding': encoding };
+    // `fetch` would send a header of its own, and unpack.
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    request(`${exports.serving.url}/v1/proofs/tile/${path}`, { headers }, resolve).on('error', reject);
+    const answer = await promise;
+    return { status: answer.statusCode, headers: answer.headers, bytes: await buffer(answer) };
+  };
+  const [plain, gzip, zstd, identity] = await Promise.all(
+    [undefined, 'gzip, identity', 'gzip, zstd', 'identity'].map((encoding) => read('entries/000.p/3', encoding)),
+  );
+  const codings = [plain, gzip, zstd, identity].map(({ headers }) => headers['content-encoding']);
+  expect(codings).toEqual([undefined, 'gzip', 'zstd', undefined]);
+  expect([gunzipSync(gzip.bytes), zstdDecompressSync(zstd.bytes), identity.bytes]).toEqual(Array(3).fill(plain.bytes));
+  expect(gzip.bytes.length).toBeLessThan(plain.bytes.length / 2);
+  // Each has a tag of its own, and caches keep them apart.
+  expect(new Set([plain, gzip, zstd].map(({ headers }) => headers.etag)).size).toBe(3);
+  expect(gzip.headers.vary).toBe('Accept-Encoding');
+  expect((await read('0/000.p/3', 'gzip')).headers['content-encoding']).toBeUndefined();
+  expect((await read('entries/000.p/3', 'br;q=1, *;q=0')).status).toBe(406);
 });
 
 test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was', async () => {
