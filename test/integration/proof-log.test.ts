@@ -336,6 +336,40 @@ describe('check', () => {
     expect(json.checked.at(-1)).toBe('all 3 leaves give the root that was signed');
   });
 
+  test('of a tlog-proof holds its leaf against the checkpoint, or says that it has none', async () => {
+    const { json } = await exports.get(`/v1/lineage/${DATASET}/1`);
+    const { leaf, leaf_index: index, inclusion } = json.proof_log;
+    const proof = (at: number, extra = '') =>
+      `c2sp.org/tlog-proof@v1\n${extra}index ${at}\n${inclusion.join('\n')}\n\n${json.checkpoint}`;
+    const path = join(system.env.dir, 'one.tlog-proof');
+    const leafPath = join(system.env.dir, 'leaf');
+    await writeFile(leafPath, leaf);
+    const run = async (text: string, ...args: string[]) => {
+      await writeFile(path, text);
+      const { exit, json: found } = await check(path, ...args);
+      return [exit, found.subject, [...(found.faults ?? []), ...(found.not_checked ?? [])].join('\n')];
+    };
+    const key_ = ['--key', key];
+    expect(await run(proof(index), leafPath, ...key_)).toEqual([0, 'tlog_proof', '']);
+    expect(await run(proof(index, 'extra AAAA\n'), ...key_, '--log', logFolderOf(system.env))).toEqual([
+      0,
+      'tlog_proof',
+      '',
+    ]);
+    expect(await run(proof(index), ...key_)).toEqual([0, 'tlog_proof', expect.stringContaining('name its file')]);
+    const wrong = [1, 'tlog_proof', expect.stringMatching(/^the leaf is not leaf \d of the tree of \d leaves/)];
+    expect(await run(proof((index + 1) % 3), leafPath, ...key_)).toEqual(wrong);
+    expect(await run(proof(9), leafPath, ...key_)).toEqual([1, 'tlog_proof', expect.stringContaining('is of leaf 9')]);
+    await writeFile(leafPath, `${leaf} `);
+    expect(await run(proof(index), leafPath, ...key_)).toEqual(wrong);
+    for (const text of [proof(index).replace('index', 'place'), proof(index).replace(`${inclusion[0]}\n`, 'AAAA\n')])
+      expect(await run(text, leafPath, ...key_)).toEqual([
+        1,
+        'tlog_proof',
+        expect.stringContaining('a tlog-proof has the lines'),
+      ]);
+  });
+
   test('refuses what it cannot read with exit code 2, and says what it needs', async () => {
     const folder = await logged.download();
     for (const [args, what] of [

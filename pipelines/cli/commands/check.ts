@@ -32,7 +32,8 @@ import { httpSource } from '../../../shared/proof-log/http.ts';
 import { type LogKey, openCheckpoint, parseVerifier, type SignedCheckpoint } from '../../../shared/proof-log/note.ts';
 import { printable } from '../../../shared/proof-log/printable.ts';
 import { keysFrom, parseRotations, trustedKeys } from '../../../shared/proof-log/rotations.ts';
-import { LogUnreachable, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
+import { LogUnreachable, readEntry, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
+import { checkTlogProof, TLOG_PROOF } from '../../../shared/proof-log/tlog-proof.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
 import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
@@ -42,7 +43,7 @@ import { createOutput, grouped } from '../output.ts';
 import { feedParquet } from '../parquet-feed.ts';
 
 /** What the named files are. */
-type Subject = 'export' | 'lineage' | 'checkpoints' | 'mirror';
+type Subject = 'export' | 'lineage' | 'checkpoints' | 'mirror' | 'tlog_proof';
 
 interface Named {
   readonly subject: Subject;
@@ -51,7 +52,7 @@ interface Named {
 
 const invalid = (message: string, cause?: unknown) =>
   new TidemarkError('USAGE', printable(message), {
-    remedy: 'Name the manifest of an export, a lineage answer, checkpoints, or the folder of a mirror.',
+    remedy: 'Name the manifest of an export, a lineage answer, checkpoints, a tlog-proof, or the folder of a mirror.',
     cause,
   });
 
@@ -86,6 +87,7 @@ const TITLES: Readonly<Record<Subject, string>> = {
   lineage: 'Lineage answer',
   checkpoints: 'Checkpoints',
   mirror: 'Mirror of the log',
+  tlog_proof: 'Proof of inclusion (tlog-proof)',
 };
 
 /** The files of a log: at a URL, or in a folder. */
@@ -107,11 +109,12 @@ async function checked(path: string, second: string | undefined, given: Given): 
     throw invalid(`${path} has neither a manifest.json nor a checkpoint`);
   }
   const text = await readText(path);
+  if (text.startsWith(TLOG_PROOF)) return await checkProof(text, second, given);
   if (text.includes('\n\n\u2014 ') && !text.startsWith('{')) return await checkNotes(path, text, second, given);
   const json = parsed(path, text);
   if ('manifest_version' in json) return await checkExport(path, given);
   if ('payload_sha256_raw' in json) return await checkAnswer(shaped(LINEAGE, path, json), given);
-  throw invalid(`${path} is neither a manifest, a lineage answer nor a checkpoint`);
+  throw invalid(`${path} is neither a manifest, a lineage answer, a checkpoint nor a tlog-proof`);
 }
 
 /** The manifest in a folder, else, as a worker leaves its export, that of the last run in a subfolder of its number. */
@@ -130,7 +133,7 @@ const isFile = async (path: string) => (await stat(path).catch(() => undefined))
 /** As of the largest manifest. */
 const MAX_TEXT_BYTES = 64 * 1024 * 1024;
 
-async function readText(path: string): Promise<string> {
+export async function readText(path: string): Promise<string> {
   try {
     const found = await stat(path);
     // A pipe or a device might never end.
@@ -409,6 +412,18 @@ async function holds(chunks: AsyncIterable<Buffer>, payload: Buffer): Promise<bo
     rest = bytes.subarray(Math.max(0, bytes.length - payload.length - 2));
   }
   return holdsLine(Buffer.concat([rest, LF]), payload);
+}
+
+/** The leaf is that of a file, or of the log. */
+async function checkProof(text: string, leaf: string | undefined, given: Given): Promise<Named> {
+  const keyed = new CheckReport();
+  const keys = await keysOf(given, keyed);
+  const report = await checkTlogProof(text, keys, async (index, size) => {
+    if (leaf !== undefined) return Buffer.from(await readText(leaf));
+    return given.source && (await readEntry(given.source, index, size));
+  });
+  merge(report, keyed);
+  return { subject: 'tlog_proof', report };
 }
 
 async function checkNotes(path: string, text: string, second: string | undefined, given: Given): Promise<Named> {

@@ -174,7 +174,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'check <path> [second]',
-      doc: 'Checks an export (its folder or manifest), a lineage answer, one or two checkpoints, or a mirror of the proof log, without a server. Prints what it checked and what not. Exits with 1 if a check fails.',
+      doc: 'Checks an export (its folder or manifest), a lineage answer, one or two checkpoints, a `.tlog-proof` (with its leaf as the second path), or a mirror of the proof log, without a server. Prints what it checked and what not. Exits with 1 if a check fails.',
       options: [
         text('key', 'Verifier key of the log, or a file with it. Default: the key that `--log`, or the mirror, names.'),
         text(
@@ -241,6 +241,10 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       options: [
         flag('dry-run', 'Print how the stores differ and change nothing.'),
         text('reason', 'Why; recorded in the ledger.'),
+        text(
+          'checkpoint',
+          'A checkpoint of the proof log that a follower kept. If it is of more leaves than the log has, nothing is signed until they are restored.',
+        ),
       ],
       load: async () => (await import('./recover.ts')).runRecover,
     },
