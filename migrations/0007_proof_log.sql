@@ -21,5 +21,7 @@ create table if not exists proof_head (
   signed_size int8 not null default 0,
   checkpoint text,
   signed_at timestamptz,
+  -- Leaves of a checkpoint that a follower showed: nothing smaller is signed.
+  known_size int8 not null default 0,
   key text
 );

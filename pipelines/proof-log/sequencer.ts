@@ -45,6 +45,8 @@ interface Head {
   readonly size: number;
   readonly root: Hash;
   readonly signedSize: number;
+  /** The size that a follower knows, where somebody showed its checkpoint. */
+  readonly knownSize: number;
   /** Line of the key that signed the last checkpoint, and when. */
   readonly key: string | null;
   readonly signedAtMs: number;
@@ -91,6 +93,7 @@ export class Sequencer {
     if (!(await folderSource(folder)(KEY_FILE)))
       await writeDurably(join(folder, KEY_FILE), `${current.verifier.line}\n`);
     const held = Math.max(head.size, signed.size);
+    refuseSmaller(held, head.knownSize);
     const ahead = (await needs.leavesAhead?.(held)) ?? 0;
     if (ahead > 0) {
       throw rewound(
@@ -159,9 +162,11 @@ export class Sequencer {
     const { client } = this.#needs;
     await client.query('begin');
     try {
-      const { rows } = await client.query('select size from proof_head for update');
+      const { rows } = await client.query('select size, known_size from proof_head for update');
+      const [{ size, known_size: known }] = rows;
       // A process that was stopped here and lost its lock would overwrite its successor's checkpoint.
-      assert(Number(rows[0]?.size) === this.#head.size, 'the sequencer that has the lock moves the head');
+      assert(Number(size) === this.#head.size, 'the sequencer that has the lock moves the head');
+      refuseSmaller(Number(size), Number(known));
       await work();
       await client.query('commit');
     } catch (error) {
@@ -267,16 +272,28 @@ const rewound = (what: string) =>
       'Restore the newest copy of the folder that anybody has, such as a mirror; then `./tidemark proof-log restored --reason ...` takes what is missing from the others and says so in the log. Never begin another log: followers know this one.',
   });
 
+/** @throws TidemarkError PROOF_LOG_DIVERGED */
+function refuseSmaller(size: number, known: number): void {
+  if (known > size) throw rewound(`The proof log holds ${size} leaves, and a follower has a checkpoint of ${known}`);
+}
+
 const forked = (what: string) =>
   new TidemarkError('PROOF_LOG_DIVERGED', `The proof log differs from the checkpoint that was signed: ${what}`);
 
 async function readHead(client: ClientBase): Promise<Head> {
   await client.query(`insert into proof_head (size, root) values (0, sha256('')) on conflict do nothing`);
   const { rows } = await client.query(
-    `select size, root, signed_size, key, coalesce(extract(epoch from signed_at), 0)::float8 as signed_at from proof_head`,
+    `select size, root, signed_size, known_size, key, coalesce(extract(epoch from signed_at), 0)::float8 as signed_at from proof_head`,
   );
-  const [{ size, root, signed_size, key, signed_at }] = rows;
-  return { size: Number(size), root, signedSize: Number(signed_size), key, signedAtMs: signed_at * 1000 };
+  const [{ size, root, signed_size, known_size, key, signed_at }] = rows;
+  return {
+    size: Number(size),
+    root,
+    signedSize: Number(signed_size),
+    knownSize: Number(known_size),
+    key,
+    signedAtMs: signed_at * 1000,
+  };
 }
 
 /** The bodies of the leaves [from, to). @throws TidemarkError PROOF_LOG_DIVERGED when one is missing */
@@ -329,7 +346,7 @@ export async function requireOwnOrigin(place: LogPlace): Promise<void> {
 }
 
 /** The keys of the log that may have signed what the folder holds, the current one first. */
-async function keysOf(folder: string, current: Verifier): Promise<LogKey[]> {
+export async function keysOf(folder: string, current: Verifier): Promise<LogKey[]> {
   const rotations = await readRotations(folder);
   const old = await folderSource(folder)(KEY_FILE);
   const named = old && parseVerifier(Buffer.from(old).toString());

@@ -97,13 +97,16 @@ export async function restored(command: ParsedCommand): Promise<number> {
 
 const STORES = { database: 'the database', folder: 'the folder', both: 'database and folder' } as const;
 
-interface RestoreNeeds {
+interface StoresNeeds {
   readonly folder: string;
   /** The log's key. */
   readonly key: Verifier;
-  readonly reason: string;
   /** The leaves from `size` on that the stream of changes has. */
   readonly streamed?: (size: number) => Promise<readonly Buffer[]>;
+}
+
+interface RestoreNeeds extends StoresNeeds {
+  readonly reason: string;
 }
 
 /** Which of the two lacks leaves that were signed, or that the stream of changes has. */
@@ -114,7 +117,7 @@ interface Lost {
   readonly to: number;
 }
 
-async function lostOf(client: ClientBase, { folder, key, streamed }: RestoreNeeds): Promise<Lost> {
+export async function lostOf(client: ClientBase, { folder, key, streamed }: StoresNeeds): Promise<Lost> {
   const { size } = await signedTree(folder, key);
   const { rows } = await client.query('select size, signed_size from proof_head');
   const [held, signed] = [Number(rows[0]?.size ?? 0), Number(rows[0]?.signed_size ?? 0)];

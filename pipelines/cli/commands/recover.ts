@@ -9,6 +9,7 @@ import { createHash } from 'node:crypto';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
+import { proofLogOf } from '../../../shared/config/settings.ts';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
 import { lockCoverage } from '../../../shared/db/partition-changes.ts';
@@ -16,14 +17,19 @@ import { RunRecorder } from '../../../shared/db/runs.ts';
 import type { AttemptRow } from '../../../shared/db/schema.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
 import { messageAt, streamInfo, streamOptions, subjectOf } from '../../../shared/nats/stream.ts';
+import { openCheckpoint } from '../../../shared/proof-log/note.ts';
+import { readSigners } from '../../../shared/proof-log/signers.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { type LogVerdict, logVerdict, REWOUND } from '../../projector/log-reader.ts';
-import { changeFault, rewriteChanges } from '../../proof-log/change-publisher.ts';
+import { changeFault, leavesAhead, rewriteChanges } from '../../proof-log/change-publisher.ts';
+import { keysOf } from '../../proof-log/sequencer.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 import { selectedDatasets } from '../over-partitions.ts';
+import { readText } from './check.ts';
+import { lostOf } from './proof-log.ts';
 
 export interface RecoveryPlan {
   readonly dataset: string;
@@ -275,11 +281,21 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
     plans.push(await recover(needs, reason));
     await run.end('done');
   }
+  const known = command.values.checkpoint as string | undefined;
+  const proofLog = await proofLogFinding(context, { client, connection, dryRun, known });
   const changes = await recoverChanges(context, { client, connection, dryRun });
   const changed = plans.filter(({ verdict }) => REWOUND.has(verdict)).length;
   context.output.answer(
-    { command: 'recover', ok: true, dry_run: dryRun, changed: dryRun ? 0 : changed, plans, changes },
-    () => [describe(plans, dryRun), ...describeChanges(changes)].join('\n\n'),
+    {
+      command: 'recover',
+      ok: true,
+      dry_run: dryRun,
+      changed: dryRun ? 0 : changed,
+      plans,
+      changes,
+      proof_log: proofLog,
+    },
+    () => [describe(plans, dryRun), ...describeChanges(changes), ...describeProofLog(proofLog)].join('\n\n'),
   );
   return EXIT.DONE;
 }
@@ -288,6 +304,8 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
 interface ChangesRecovery {
   readonly finding: string | null;
   readonly rewritten: number | null;
+  /** It holds leaves that the catalog lost. */
+  readonly kept?: boolean;
 }
 
 async function recoverChanges(
@@ -296,14 +314,70 @@ async function recoverChanges(
 ): Promise<ChangesRecovery> {
   const needs = { client, manager: await jetstreamManager(connection), jetstream: jetstream(connection) };
   const finding = (await changeFault(needs)) ?? null;
-  if (finding === null || dryRun) return { finding, rewritten: null };
+  if (finding === null) return { finding, rewritten: null };
+  // What the stream has alone is all that is left of these leaves.
+  const { rows } = await client.query('select size from proof_head');
+  if ((await leavesAhead(needs.manager, Number(rows[0]?.size ?? 0))).length > 0)
+    return { finding, rewritten: null, kept: true };
+  if (dryRun) return { finding, rewritten: null };
   return { finding, rewritten: await rewriteChanges(connection, needs, streamOptions(settings)) };
 }
 
-function describeChanges({ finding, rewritten }: ChangesRecovery): string[] {
+interface KnownCheckpoint {
+  readonly client: ClientBase;
+  readonly connection: NatsConnection;
+  readonly dryRun: boolean;
+  /** File of a checkpoint that somebody kept. */
+  readonly known: string | undefined;
+}
+
+/**
+ * What the proof log lost that one of its stores has, or a follower knows; null: nothing. The size that a follower knows is kept, so
+ * that nothing smaller is signed.
+ */
+async function proofLogFinding(
+  { settings }: Pick<Context, 'settings'>,
+  { client, connection, dryRun, known }: KnownCheckpoint,
+): Promise<string | null> {
+  const place = proofLogOf(settings);
+  const signers = await readSigners(place);
+  if (!signers) return null;
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const key = signers.current.verifier;
+  const needs = { folder: place.folder, key, streamed: (size: number) => leavesAhead(manager, size) };
+  const { kind, from, to } = await lostOf(client, needs);
+  const held = kind === 'nothing' ? from : to;
+  if (known !== undefined) {
+    const note = await readText(known);
+    const { size } = openCheckpoint(note, await keysOf(place.folder, key));
+    if (size > held) {
+      if (!dryRun) await client.query('update proof_head set known_size = $1 where known_size < $1', [size]);
+      return `${known} is a checkpoint of ${size} leaves, and no store of the proof log has more than ${held}: they were restored from a backup. Restore the newer tiles, such as those of the mirror of whoever kept it`;
+    }
+  }
+  if (kind === 'nothing') return null;
+  const [who, has] =
+    kind === 'both'
+      ? ['database and folder lack', 'the stream of changes has']
+      : [`the ${kind} lacks`, 'the other has'];
+  return `${who} ${to - from} leaves from ${from} on, which ${has}`;
+}
+
+const describeProofLog = (finding: string | null): string[] =>
+  finding === null
+    ? []
+    : [
+        `proof log: ${finding}; then run ./tidemark proof-log restored --reason ... until it says that nothing is lost. Until then nothing is signed. Never begin another log: followers know this one`,
+      ];
+
+function describeChanges({ finding, rewritten, kept }: ChangesRecovery): string[] {
   if (finding === null) return [];
   const done =
-    rewritten === null ? 'would be filled again from the catalog' : `filled again with ${rewritten} from the catalog`;
+    rewritten === null
+      ? kept === true
+        ? 'left as it is, for the leaves that the catalog lost'
+        : 'would be filled again from the catalog'
+      : `filled again with ${rewritten} from the catalog`;
   return [`stream of changes: ${finding}; ${done}`];
 }
 

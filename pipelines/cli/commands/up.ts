@@ -3,10 +3,11 @@
 import { once } from 'node:events';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { proofLogOf, type SettingName, type Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
+import { requireOwnOrigin } from '../../proof-log/sequencer.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
 import { SupervisedChild } from '../child.ts';
@@ -175,6 +176,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   if (command.values.only === 'exports') return await (await import('./export-worker.ts')).runExportWorker(command);
   const startedAt = performance.now();
   const { settings } = settingsOf(command, { required: requiredByUp });
+  await requireOwnOrigin(proofLogOf(settings));
   const turn = await turnOf(command, settings.SVC_STATE_DIR);
   if ('url' in turn) return alreadyRuns(command, settings.SVC_STATE_DIR, turn);
   await using _turn = turn;
