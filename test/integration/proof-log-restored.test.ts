@@ -1,5 +1,5 @@
 /** A log that was restored from a backup: who notices, what they say, and how the log continues. And a log that is idle, or kept back. */
-import { cp, readFile, rm, writeFile } from 'node:fs/promises';
+import { cp, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
@@ -12,7 +12,7 @@ import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { encodeLeaf, logLeaf } from '../../shared/proof-log/leaf.ts';
 import { readSigners } from '../../shared/proof-log/signers.ts';
 import { System } from '../support/pipeline.ts';
-import { checkpointOf, forgeLog, logFolderOf, sequence } from '../support/proof-log.ts';
+import { backUpLog, checkpointOf, forgeLog, logFolderOf, sequence } from '../support/proof-log.ts';
 
 let system: System;
 let client: Client;
@@ -40,21 +40,7 @@ async function grow(count: number): Promise<number> {
   return await sequence(system.env);
 }
 
-const TABLES = ['proof_leaves', 'proof_head'];
-
-/** Keeps database and folder. @returns puts both back, as from a backup */
-async function backUp(): Promise<() => Promise<void>> {
-  for (const table of TABLES) await client.query(`create table kept_${table} as table ${table}`);
-  await cp(log, inDir('backup'), { recursive: true });
-  return async () => {
-    for (const table of TABLES) {
-      await client.query(`truncate ${table}`);
-      await client.query(`insert into ${table} overriding system value table kept_${table}`);
-    }
-    await rm(log, { recursive: true });
-    await cp(inDir('backup'), log, { recursive: true });
-  };
-}
+const backUp = () => backUpLog(client, log, inDir('backup'));
 
 /** Writes the leaves to the stream of changes. */
 async function publish(): Promise<void> {

@@ -1,7 +1,8 @@
 /** The proof log of a test's system: the sequencer in this process, its checkpoint, and a system whose three days are logged. */
 import { createHash } from 'node:crypto';
-import { cp, mkdir, writeFile } from 'node:fs/promises';
+import { cp, mkdir, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import type { ClientBase } from 'pg';
 import { Sequencer } from '../../pipelines/proof-log/sequencer.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
@@ -59,6 +60,22 @@ export async function forgeLog(
   const note = signCheckpoint({ origin: verifier.name, size, root: rootOf(hashes) }, by, seconds);
   await write('checkpoint', note);
   return note;
+}
+
+const TABLES = ['proof_leaves', 'proof_head'];
+
+/** Keeps the log's tables and its folder. @returns puts both back, as from a backup */
+export async function backUpLog(client: ClientBase, folder: string, to: string): Promise<() => Promise<void>> {
+  for (const table of TABLES) await client.query(`create table kept_${table} as table ${table}`);
+  await cp(folder, to, { recursive: true });
+  return async () => {
+    for (const table of TABLES) {
+      await client.query(`truncate ${table}`);
+      await client.query(`insert into ${table} overriding system value table kept_${table}`);
+    }
+    await rm(folder, { recursive: true });
+    await cp(to, folder, { recursive: true });
+  };
 }
 
 /** Three days of exchange A, proved and under a checkpoint, with the service and its exports. */

@@ -209,17 +209,20 @@ export const typescriptClientMaker = (): Promise<Tool> =>
     ),
   );
 
-const GO_MODULES = ['github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2'];
+const goPrograms = async (modules: readonly string[]): Promise<Tool> =>
+  runs('go', ['version'])
+    ? await filled('go', modules, 'reach the Go module proxy', (folder, signal) =>
+        run('go', ['install', ...modules], { signal, env: { GOBIN: folder } }),
+      )
+    : { path: '', missing: 'go is missing: apt-get install golang' };
 
 /** A folder with oapi-codegen. */
 export const goClientMaker = (): Promise<Tool> =>
-  once('go-client-maker', async () =>
-    runs('go', ['version'])
-      ? await filled('go', GO_MODULES, 'reach the Go module proxy', (folder, signal) =>
-          run('go', ['install', ...GO_MODULES], { signal, env: { GOBIN: folder } }),
-        )
-      : { path: '', missing: 'go is missing: apt-get install golang' },
-  );
+  once('go-client-maker', () => goPrograms(['github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2']));
+
+/** A folder with Tessera's fsck, which reads logs of tlog-tiles. */
+export const logFsck = (): Promise<Tool> =>
+  once('log-fsck', () => goPrograms(['github.com/transparency-dev/tessera/cmd/fsck@v1.0.4']));
 
 const JAVA_ARTIFACTS = ['org.openapitools:openapi-generator-cli:7.17.0'];
 export const JAVA_GENERATOR = 'openapi-generator-cli-7.17.0.jar';
