@@ -1,5 +1,5 @@
 /** A log that was restored from a backup: who notices, what they say, and how the log continues. And a log that is idle, or kept back. */
-import { cp, readFile, writeFile } from 'node:fs/promises';
+import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
@@ -10,9 +10,10 @@ import { type Client, connect } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { encodeLeaf, logLeaf } from '../../shared/proof-log/leaf.ts';
-import { readSigners } from '../../shared/proof-log/signers.ts';
+import { readSigners, rotateSigner } from '../../shared/proof-log/signers.ts';
 import { System } from '../support/pipeline.ts';
 import { backUpLog, checkpointOf, forgeLog, logFolderOf, sequence } from '../support/proof-log.ts';
+import { SAMPLE_MATRIX } from '../support/serving.ts';
 
 let system: System;
 let client: Client;
@@ -210,6 +211,40 @@ describe('a checkpoint', () => {
     expect((await look('--max-age', 'soon')).json.error.message).toContain('--max-age must be a time such as');
   });
 
+  test('has the lines of the keys before it for their time, whether the key is set or in its file', async () => {
+    await grow(3);
+    const { current: first } = (await readSigners({ folder: log }))!;
+    const lines = async () =>
+      (await readFile(join(log, 'checkpoint'), 'utf8')).split('\n\n')[1].trimEnd().split('\n').length;
+    const signed = async (secret?: string) => {
+      await client.query('update proof_head set signed_at = null');
+      await (await Sequencer.open({ client, folder: log, secret, refreshMs: 1 })).round();
+      return await lines();
+    };
+    expect(await lines()).toBe(2);
+    // The setting names the key: the next one waits in the file, so that the log goes on before the setting is changed.
+    await rm(`${log}.key`);
+    const { json, exit } = await system.run(['proof-log', 'rotate'], { SVC_PROOF_LOG_KEY: first.secret });
+    expect([exit, json.secret]).toEqual([0, expect.stringMatching(/^PRIVATE\+KEY\+/)]);
+    expect(await readFile(`${log}.key`, 'utf8')).toBe(`${json.secret}\n`);
+    expect(await signed(first.secret)).toBe(3);
+    await rm(`${log}.key`);
+    const set = `${json.secret},${first.secret}`;
+    expect([await signed(set), (await readSigners({ folder: log, secret: set }))!.current.secret]).toEqual([
+      3,
+      json.secret,
+    ]);
+    expect(await signed(json.secret)).toBe(2);
+    await expect(signed(first.secret)).rejects.toMatchObject({ code: 'CONFIGURATION_INVALID' });
+    // A time that is over: the old key is gone from the file as well.
+    await writeFile(`${log}.key`, `${json.secret}\n`);
+    const { size } = await checkpointOf(system.env);
+    const third = await rotateSigner({ folder: log }, { size, untilMs: Date.now() });
+    expect(await signed()).toBe(2);
+    expect(await readFile(`${log}.key`, 'utf8')).toBe(`${third.secret}\n`);
+    expect((await watch(log, '--key', first.verifier.line)).exit).toBe(0);
+  });
+
   test('has the origin of the setting, for ever', async () => {
     const origin = 'log.example.org/tidemark';
     const settings = { SVC_PROOF_LOG_ORIGIN: origin };
@@ -227,6 +262,11 @@ describe('a checkpoint', () => {
     await expect(Sequencer.open({ ...place, origin: 'log.example.org/other' })).rejects.toMatchObject(other);
     const refused = await system.run(['proof-log', 'rotate'], { SVC_PROOF_LOG_ORIGIN: 'log.example.org/other' });
     expect([refused.exit, refused.json.error]).toMatchObject([2, other]);
+    const up = await system.run(['up'], {
+      SVC_PROOF_LOG_ORIGIN: 'log.example.org/other',
+      ...{ SVC_INTERNAL_API_KEY: 'a-key', SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX },
+    });
+    expect([up.exit, up.json.error]).toMatchObject([2, other]);
     expect((await system.run(['proof-log', 'rotate'], settings)).exit).toBe(0);
     for (const wrong of ['https://log.example.org/x', 'two words', 'a+b', 'log.example.org/']) {
       const { json } = await system.run(['proof-log', 'rotate'], { SVC_PROOF_LOG_ORIGIN: wrong });
