@@ -8,7 +8,7 @@ import { jittered, PASSING, sleep, Transport, type TransportOptions } from './tr
 export interface Change {
   /** 1 for the first; no number is left out. */
   readonly number: number;
-  /** `restored` is about the proof log itself and names no dataset. */
+  /** `restored` and `rotated` are about the proof log itself and name no dataset. */
   readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored' | 'rotated';
   readonly dataset: DatasetKey | null;
   readonly partition: string | null;
