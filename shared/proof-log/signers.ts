@@ -43,8 +43,10 @@ export async function readSigners(place: LogPlace, nowMs = Date.now()): Promise<
   const rotations = await readRotations(place.folder);
   const known = [...set, ...kept].map((signer) => ({ signer, keys: keysFrom(signer.verifier, rotations) }));
   if (known.length === 0) return undefined;
-  // The first: a rotation that was cut off leaves a key in the file to which nothing leads.
-  const current = known.find(({ keys }) => keys.length === 1)?.signer;
+  // A rotation that was cut off leaves a key in the file to which nothing leads.
+  const led = new Set(known.filter(({ keys }) => keys.length > 1).map(({ keys }) => keys.at(-1)!.line));
+  const lasts = known.filter(({ keys }) => keys.length === 1).map(({ signer }) => signer);
+  const current = lasts.find(({ verifier }) => led.has(verifier.line)) ?? lasts[0];
   if (!current) {
     const [first, last] = [known[0].keys[0], known[0].keys.at(-1)!];
     throw new NoteFault(
@@ -78,11 +80,11 @@ export async function rotateSigner(
   place: LogPlace,
   turn: { readonly size: number; readonly untilMs: number },
 ): Promise<Signer> {
-  const { current } = await loadSigners(place);
-  const { set, kept } = await knownSigners(place);
+  const { current, before } = await loadSigners(place);
+  const { set } = await knownSigners(place);
   const next = generateSigner(current.verifier.name);
   const isSet = (signer: Signer) => set.some(({ secret }) => secret === signer.secret);
-  await keep(place.folder, [...kept.filter((signer) => !isSet(signer)), next]);
+  await keep(place.folder, [...[...before.toReversed(), current].filter((signer) => !isSet(signer)), next]);
   const path = join(place.folder, ROTATIONS_FILE);
   const rotations = (await readIfThere(path))?.toString() ?? '';
   await writeDurably(path, rotations + rotationNote(current, { ...turn, next: next.verifier }));
