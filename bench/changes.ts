@@ -37,8 +37,8 @@ export const changes = subject({
     /** Repeats a leaf and has the copies sequenced, as the projector does. */
     const grow = async (leaves: number) => {
       await client.query(
-        `insert into proof_leaves (dataset_id, partition_key, kind, body)
-         select l.dataset_id, l.partition_key, l.kind, l.body
+        `insert into proof_leaves (dataset_id, partition_key, kind, body, salt)
+         select l.dataset_id, l.partition_key, l.kind, l.body, l.salt
          from (select * from proof_leaves order by 1 limit 1) l, generate_series(1, $1)`,
         [leaves],
       );

@@ -8,6 +8,8 @@ import { jittered, PASSING, sleep, Transport, type TransportOptions } from './tr
 export interface Change {
   /** 1 for the first; no number is left out. */
   readonly number: number;
+  /** What opens the commitments of the leaf; null where the key or the rights do not allow the rows. */
+  readonly salt: string | null;
   /** `restored` and `rotated` are about the proof log itself and name no dataset. */
   readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored' | 'rotated';
   readonly dataset: DatasetKey | null;
@@ -15,7 +17,6 @@ export interface Change {
   readonly revision: number | null;
   readonly synthetic: boolean;
   readonly rows: number | null;
-  readonly rows_hash: string | null;
   /** Time of the commit, ISO-8601. */
   readonly at: string;
   /** Why the partition is not served. */

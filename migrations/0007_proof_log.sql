@@ -8,6 +8,8 @@ create table if not exists proof_leaves (
   attempt int4,
   kind text not null check (kind in ('proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored', 'rotated')),
   body bytea not null check (octet_length(body) between 1 and 1024),
+  -- Null where the leaf is about the log itself. Those who may read the rows are given it.
+  salt bytea check (octet_length(salt) = 32),
   written_at timestamptz not null default clock_timestamp()
 );
 create index if not exists proof_leaves_pending on proof_leaves (entry_id) where leaf_index is null;
@@ -24,4 +26,10 @@ create table if not exists proof_head (
   -- Leaves of a checkpoint that a follower showed: nothing smaller is signed.
   known_size int8 not null default 0,
   key text
+);
+
+-- One row: the secret that the salts are made of, which a file beside the log's folder has as well.
+create table if not exists proof_secret (
+  is_only boolean primary key default true check (is_only),
+  secret bytea not null check (octet_length(secret) = 32)
 );

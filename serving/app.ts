@@ -31,7 +31,7 @@ import { Reader } from './read/execute/answer.ts';
 import { freshnessRule } from './read/execute/warnings.ts';
 import { FrameReader } from './read/frame/frame.ts';
 import { BufferPool, breakOff } from './render/response.ts';
-import { shadowedBy } from './rights/gate.ts';
+import { openers, shadowedBy } from './rights/gate.ts';
 import { changesRoute } from './routes/changes.ts';
 import { coverageRoute } from './routes/coverage.ts';
 import { datasetsRoute } from './routes/datasets.ts';
@@ -149,6 +149,7 @@ function createServices(deps: AppDeps) {
       heartbeatMs: settings.limits.heartbeatMs,
       stallMs: settings.limits.stallMs,
     },
+    openers: () => openers(rights),
     log,
   });
   const places = new StreamPlaces(settings.SVC_CHANGES_MAX_LISTENERS);
@@ -251,7 +252,7 @@ function createRoutes(
     ...exportRoutes(exportDeps),
     ...exportFileRoutes(exportDeps),
     datasetsRoute({ inspector, rights }),
-    coverageRoute({ inspector, proofLog: services.proofLog }),
+    coverageRoute({ inspector, proofLog: services.proofLog, rights }),
     estimateRoute({ inspector, rights, rules: { budget, freshness } }),
     lineageRoute({
       inspector,

@@ -17,6 +17,7 @@ import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../.
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
 import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
+import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
@@ -212,7 +213,7 @@ export async function writeQuarantined(
   );
   await record(client, dataset, key, 'quarantined', reason, { attempt, revision });
   const kind = changed.rowCount === 0 ? 'refused' : 'quarantined';
-  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind, reason })]);
+  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind, reason: 'the proof failed' })]);
   await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'quarantined', reason);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, [manifest], 'quarantined');
@@ -224,8 +225,7 @@ export async function writeRefused(
   client: ClientBase,
   dataset: DatasetDefinition,
   manifest: Manifest,
-  reason: string,
-  late: boolean,
+  { reason, stated, late }: { readonly reason: string; readonly stated: LeafReason; readonly late: boolean },
   position: Position,
 ): Promise<void> {
   await client.query('begin');
@@ -236,7 +236,7 @@ export async function writeRefused(
       document: manifest.document,
     });
   }
-  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind: 'refused', reason })]);
+  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind: 'refused', reason: stated })]);
   await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'refused', reason);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, [manifest], 'refused');
@@ -375,15 +375,22 @@ export async function endSkipped(
       await skipTo(client, dataset, position);
       return;
     }
-    const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
-    await writeRefused(client, dataset, named, what, differing.length > 0, position);
+    const late = differing.length > 0;
+    const refusal = late
+      ? ({
+          reason: `${reason} with other content (${differing.join(', ')})`,
+          stated: 'the partition is proved with other content',
+        } as const)
+      : ({ reason, stated: 'the partition is proved' } as const);
+    await writeRefused(client, dataset, named, { ...refusal, late }, position);
     return;
   }
   let times: TimeWindow;
   try {
     times = keyFacts(dataset, name.partition).times;
   } catch {
-    await writeRefused(client, dataset, named, reason, true, position);
+    const refusal = { reason, stated: 'the attempt cannot be completed', late: true } as const;
+    await writeRefused(client, dataset, named, refusal, position);
     return;
   }
   await writeQuarantined(client, dataset, outsidePartition(manifest, name, times), reason, null, position);

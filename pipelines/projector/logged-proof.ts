@@ -6,7 +6,14 @@ import { provingLeafSql, statementOf, writeLeaves } from '../../shared/db/partit
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { assert } from '../../shared/errors.ts';
 import { type Discrepancy, identityOrder, type PartitionRef, scopeSql } from '../../shared/proof/recount.ts';
-import { decodeLeaf, type Leaf } from '../../shared/proof-log/leaf.ts';
+import {
+  decodeLeaf,
+  differingFromLeaf,
+  type Leaf,
+  type LeafReason,
+  offsetsText,
+  type StatedFacts,
+} from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { loggedColumns } from '../../shared/registry/proof-rows.ts';
 import { partitionRefOf } from './partition-load.ts';
@@ -39,9 +46,14 @@ export async function stateProved(
   client: ClientBase,
   dataset: DatasetDefinition,
   row: Pick<PartitionRow, 'partitionKey' | 'attempt' | 'revision' | 'synthetic' | 'manifest'>,
-  stated: { readonly rowsSha256: string; readonly reason?: string },
+  stated: { readonly rowsSha256: string; readonly reason?: LeafReason },
 ): Promise<void> {
   await writeLeaves(client, dataset, [statementOf(row, { kind: 'proved', ...stated })]);
+}
+
+interface ProvingLeaf {
+  readonly leaf: Leaf;
+  readonly salt: Buffer;
 }
 
 /** The leaf that proved a partition; undefined where somebody removed it. */
@@ -49,27 +61,28 @@ export async function provingLeaf(
   client: ClientBase,
   dataset: DatasetDefinition,
   { partitionKey }: PartitionRow,
-): Promise<Leaf | undefined> {
-  const { rows } = await client.query<{ body: Buffer | null }>(
-    `select ${provingLeafSql('l.body')} as body from partitions p where p.dataset_id = $1 and p.partition_key = $2`,
+): Promise<ProvingLeaf | undefined> {
+  const { rows } = await client.query<{ body: Buffer | null; salt: Buffer }>(
+    `select l.body, l.salt from partitions p, lateral ${provingLeafSql('l.body, l.salt')} l
+     where p.dataset_id = $1 and p.partition_key = $2`,
     [dataset.number, partitionKey],
   );
-  const body = rows[0]?.body;
-  return body ? decodeLeaf(body) : undefined;
+  return rows[0]?.body ? { leaf: decodeLeaf(rows[0].body), salt: rows[0].salt } : undefined;
 }
 
-/** In which digests the catalog differs from the leaf, as when somebody changed rows and their digests together. */
-export function leafDiscrepancies(leaf: Leaf | undefined, row: PartitionRow): Discrepancy[] {
-  if (!leaf) return [];
-  const { manifest } = row;
+/** In which facts the catalog, or the rows, differ from the leaf, as when somebody changed rows and their digests together. */
+export const leafDiscrepancies = (proving: ProvingLeaf | undefined, facts: StatedFacts): Discrepancy[] =>
+  proving === undefined
+    ? []
+    : differingFromLeaf(proving.leaf, proving.salt, facts).map((difference) => ({
+        fact: 'leaf of the proof log',
+        expected: 'what it states',
+        found: difference,
+      }));
+
+/** The facts of the catalog that a leaf states or commits to. */
+export function catalogFacts({ manifest }: Pick<PartitionRow, 'manifest'>): StatedFacts {
   assert(manifest, 'a proved partition has a manifest');
-  const facts = [
-    ['rows', leaf.rows, manifest.rows],
-    ['rows_hash', leaf.rows_hash, manifest.rows_hash],
-    ['events_sha256', leaf.events_sha256, manifest.events_sha256],
-    ['document', leaf.document?.sha256, manifest.document.sha256],
-  ] as const;
-  return facts.flatMap(([fact, expected, found]) =>
-    expected === found ? [] : [{ fact: `${fact} of the proof log`, expected: `${expected}`, found: `${found}` }],
-  );
+  const { rows, rows_hash, events_sha256, document } = manifest;
+  return { rows, rows_hash, events_sha256, document_sha256: document.sha256, offsets: offsetsText(manifest) };
 }

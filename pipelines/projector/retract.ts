@@ -12,6 +12,7 @@ import {
 } from '../../shared/db/partition-changes.ts';
 import { type PartitionRow, partitions, rowsOf } from '../../shared/db/schema.ts';
 import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
+import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
@@ -100,7 +101,7 @@ export async function deleteReplacedRows(
     await forget(client, dataset, other.key);
     const reason = `revision ${arriving.revision} of ${arriving.key} covers it`;
     await record(client, dataset, other.key, 'replaced', reason, { rows: other.rows, revision: other.row.revision });
-    await stateRetracted(client, dataset, other, reason);
+    await stateRetracted(client, dataset, other, 'a later revision covers it');
   }
   if (covered.length === 0) return;
   const whole = covered.map(({ key }) => keyFacts(dataset, key).span).filter((one): one is Range => one !== undefined);
@@ -118,7 +119,7 @@ async function stateRetracted(
   client: ClientBase,
   dataset: DatasetDefinition,
   { row }: Stored,
-  reason: string,
+  reason: LeafReason,
 ): Promise<void> {
   if (row.state !== 'proved') return;
   await writeLeaves(client, dataset, [statementOf(row, { kind: 'retracted', reason })]);
@@ -142,7 +143,7 @@ export async function deleteSampleRows(
   for (const sample of await stored(client, dataset, 'synthetic', [])) {
     if (dirty || sample.key !== arriving) await takeOut(client, dataset, sample, dirty);
     await forget(client, dataset, sample.key);
-    const reason = 'the first real partition was proved';
+    const reason = 'the first real partition was proved' satisfies LeafReason;
     await record(client, dataset, sample.key, 'sample_retired', reason, { rows: sample.rows });
     await stateRetracted(client, dataset, sample, reason);
   }
@@ -189,7 +190,8 @@ export async function retractPartition(
   }
   await record(client, dataset, row.partitionKey, 'quarantined', reason, { by, attempt: row.attempt });
   const kind = by === 'source' ? 'retracted' : 'quarantined';
-  await writeLeaves(client, dataset, [statementOf(row, { kind, reason })]);
+  const stated = by === 'source' ? 'its source withdrew it' : 'its stored rows are not those that were proved';
+  await writeLeaves(client, dataset, [statementOf(row, { kind, reason: stated })]);
 }
 
 /**

@@ -4,7 +4,7 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Settings } from '../../shared/config/settings.ts';
+import { proofLogFolderOf, type Settings } from '../../shared/config/settings.ts';
 import {
   type Client,
   connect,
@@ -13,6 +13,7 @@ import {
   type ProjectorFailure,
   requireTimescale,
 } from '../../shared/db/connect.ts';
+import { holdSecret } from '../../shared/db/proof-secret.ts';
 import { codeOf, type ErrorCode, explain, isRefusal, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
@@ -101,6 +102,7 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
   await using side = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key} side` });
   await requireTimescale(side);
   if (!(await waitForLock(client, dataset, signal))) return;
+  await holdSecret(side, proofLogFolderOf(settings));
   await using connection = await connectNats(natsUrl, `tidemark projector ${dataset.key}`);
   await ensureStream(connection, dataset.key, streamOptions(settings));
   // Rows arrive in the order of the index, where one sort is faster than several: 0.8 s for a day, 1.1 s with two

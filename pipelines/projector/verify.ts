@@ -35,7 +35,7 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { LoggedRows, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { compareShared, storedKlinesSha256 } from './kline-storage.ts';
-import { leafDiscrepancies, provingLeaf, storedDigest } from './logged-proof.ts';
+import { catalogFacts, leafDiscrepancies, provingLeaf, storedDigest } from './logged-proof.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
 
@@ -196,19 +196,13 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
     await checkCurrent(row, needs);
     const { found, discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
     const leaf = await provingLeaf(client, dataset, row);
-    discrepancies.push(...leafDiscrepancies(leaf, row));
+    discrepancies.push(...leafDiscrepancies(leaf, catalogFacts(row)));
     if (needs.deep && discrepancies.length === 0) {
       const log = await logDigests(row, partition, needs);
       const stored = await storedDigest(client, dataset, partition, dataset.native.columns);
       if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
       const { events_sha256: expected } = row.manifest;
-      if (leaf && log.logged !== leaf.rows_sha256) {
-        discrepancies.push({
-          fact: 'rows_sha256 of the proof log',
-          expected: `${leaf.rows_sha256}`,
-          found: log.logged,
-        });
-      }
+      discrepancies.push(...leafDiscrepancies(leaf, { rows_sha256: log.logged }));
       if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
       if (row.klinesSha256 !== null && log.klines !== row.klinesSha256) {
         discrepancies.push({ fact: 'klines of the log', expected: row.klinesSha256, found: `${log.klines}` });

@@ -9,6 +9,7 @@ import type { QueryConfig } from 'pg';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { assert, explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
+import { SECRET_BYTES } from '../../shared/proof-log/commitment.ts';
 import { changeNumber, changeText } from '../../shared/proof-log/leaf.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 
@@ -17,12 +18,18 @@ interface Change {
   readonly number: number;
   /** Null where the change is about the log itself. */
   readonly dataset: string | null;
-  /** The event: an `id` line and a `data` line with the JSON. */
+  readonly synthetic: boolean;
+  /** The event: an `id` line and a `data` line with the JSON, its salt included. */
   readonly event: Buffer;
+  /** Where the text of the salt begins in it, with its quotation marks; undefined where the leaf has none. */
+  readonly saltAt: number | undefined;
 }
 
 /** Whether a reader wants the changes of a dataset. */
 export type Covers = (dataset: string) => boolean;
+
+/** Whether readers may have the salt of a leaf. */
+type MayOpen = (dataset: string, synthetic: boolean) => boolean;
 
 export interface FeedLimits {
   readonly heartbeatMs: number;
@@ -33,6 +40,8 @@ export interface FeedLimits {
 interface FeedNeeds {
   readonly databaseUrl: string;
   readonly limits: FeedLimits;
+  /** Asks the rights who may have salts. */
+  readonly openers: () => MayOpen;
   readonly log: Logger;
 }
 
@@ -79,6 +88,8 @@ export class ChangeFeed implements AsyncDisposable {
   readonly #timers: NodeJS.Timeout[] = [];
   #client: Promise<Client> | undefined;
   #size = 0;
+  /** Of the last question for new changes: rights that change count from the next one. */
+  #mayOpen: MayOpen = () => false;
   #asking: Promise<number> | undefined;
   #evicted = 0;
   #isFaulty = false;
@@ -117,7 +128,7 @@ export class ChangeFeed implements AsyncDisposable {
       if (wanted.length === 0) break;
       for (const change of wanted) {
         if (changes.length === limit) break;
-        if (isWanted(change, covers)) changes.push(jsonOf(change));
+        if (isWanted(change, covers)) changes.push(jsonOf(eventFor(change, this.#mayOpen)));
         next = change.number;
       }
     }
@@ -230,8 +241,9 @@ export class ChangeFeed implements AsyncDisposable {
       listener.position = change.number;
       if (!isWanted(change, listener.covers)) continue;
       listener.sent = change.number;
-      events.push(change.event);
-      bytes += change.event.length;
+      const event = eventFor(change, this.#mayOpen);
+      events.push(event);
+      bytes += event.length;
     }
     if (events.length > 0) this.#send(listener, events.length === 1 ? events[0] : Buffer.concat(events, bytes));
   }
@@ -274,7 +286,7 @@ export class ChangeFeed implements AsyncDisposable {
     const held = this.#blocks.get(at) ?? [];
     const [from, to] = [at * BLOCK + held.length, at * BLOCK + this.#lengthOf(at)];
     const rows = await this.#query(
-      'select leaf_index, dataset_id, body from proof_leaves where leaf_index >= $1 and leaf_index < $2 order by leaf_index',
+      'select leaf_index, dataset_id, body, salt from proof_leaves where leaf_index >= $1 and leaf_index < $2 order by leaf_index',
       [from, to],
     );
     assert(rows.length === to - from, `the catalog has the leaves from ${from} to ${to}`);
@@ -286,6 +298,7 @@ export class ChangeFeed implements AsyncDisposable {
   async #askLast(): Promise<number> {
     const [head] = await this.#query('select size from proof_head', []);
     const size = Number(head?.size ?? 0);
+    this.#mayOpen = this.#needs.openers();
     if (size < this.#size) {
       // The database was restored: what was kept may be about other changes, and clients have to find out where they are.
       this.#blocks.clear();
@@ -325,24 +338,38 @@ interface LeafRow {
   readonly leaf_index: string;
   readonly dataset_id: number | null;
   readonly body: Buffer;
+  readonly salt: Buffer | null;
 }
 
-export function changeOf({ leaf_index, dataset_id, body }: LeafRow): Change {
+export function changeOf({ leaf_index, dataset_id, body, salt }: LeafRow): Change {
   const index = Number(leaf_index);
-  const text = `id: ${changeNumber(index)}\n${DATA}${changeText(index, body)}\n\n`;
+  const text = `id: ${changeNumber(index)}\n${DATA}${changeText(index, body, salt)}\n\n`;
   // Changes come one at a time. In Node's pool each would keep the 64 KiB that it shares with what is long gone.
   const event = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
   event.write(text);
   return {
     number: changeNumber(index),
     dataset: dataset_id === null ? null : (DATASET_BY_NUMBER.get(dataset_id) ?? ''),
+    // In a text of JSON the quotation marks would be escaped.
+    synthetic: body.includes('"synthetic":true'),
     event,
+    saltAt: salt ? event.indexOf(SALT) + SALT.length : undefined,
   };
 }
 
 const DATA = 'data: ';
+const SALT = '"salt":';
+/** Two digits a byte, and the quotation marks. */
+const SALT_TEXT = 2 * SECRET_BYTES + 2;
+const NULL = Buffer.from('null');
 
-function jsonOf({ event }: Change): string {
+/** The event as a reader may have it. */
+function eventFor({ dataset, synthetic, event, saltAt }: Change, mayOpen: MayOpen): Buffer {
+  if (saltAt === undefined || mayOpen(dataset ?? '', synthetic)) return event;
+  return Buffer.concat([event.subarray(0, saltAt), NULL, event.subarray(saltAt + SALT_TEXT)]);
+}
+
+function jsonOf(event: Buffer): string {
   const from = event.indexOf(DATA) + DATA.length;
   return event.toString('utf8', from, event.length - 2);
 }

@@ -2,12 +2,13 @@
 
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
-import { statingLeafSql } from '../../shared/db/partition-changes.ts';
+import { foundLeaf, joinLeaf, LEAF_COLUMNS, statingLeafSql } from '../../shared/db/partition-changes.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
+import type { MayOpen } from '../rights/gate.ts';
 import { checkpointField, HEAD_SQL, type ProofLog, proofLogAnswer, type SignedHead, signedHead } from './proof-log.ts';
 import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
 
@@ -224,6 +225,13 @@ interface PageRequest {
   readonly limit: number;
 }
 
+/** What an answer says of the proof log. */
+interface Logged {
+  readonly proofLog: ProofLog;
+  readonly head: SignedHead;
+  readonly mayOpen: MayOpen;
+}
+
 export interface Page {
   readonly partitions: readonly PartitionAnswer[];
   /** The cursor of the next page. */
@@ -234,7 +242,7 @@ async function readPage(
   session: Session,
   dataset: DatasetDefinition,
   request: PageRequest,
-  { proofLog, head }: { readonly proofLog: ProofLog; readonly head: SignedHead },
+  logged: Logged,
 ): Promise<Page> {
   const wanted = request.limit + 1;
   const rows: TextRow[] = [];
@@ -248,7 +256,7 @@ async function readPage(
   const last = shown.at(-1);
   const more = rows.length > request.limit && last !== undefined;
   return {
-    partitions: await Promise.all(shown.map((row) => partitionOf(dataset, row, { proofLog, head }))),
+    partitions: await Promise.all(shown.map((row) => partitionOf(dataset, row, logged))),
     next: more ? cursorText({ fromMs: last[3] === null ? null : Number(last[3]), key: last[0]! }) : null,
   };
 }
@@ -293,8 +301,8 @@ function readKeys(
         p.manifest->>'first_offset', p.manifest->>'last_offset', p.manifest->>'rows_hash', p.manifest->>'events_sha256',
         (p.manifest->'document')::text, p.revision::text, p.attempt::text, p.synthetic::text,
         p.manifest->>'ingested_at_ms', ${epochMs('p.proved_at')}, p.reason,
-        ${statingLeafSql('l.leaf_index')}::text, convert_from(${statingLeafSql('l.body')}, 'UTF8')
-      from page join partitions p on p.dataset_id = ${id} and p.partition_key = page.partition_key
+        ${LEAF_COLUMNS}
+      from page join partitions p on p.dataset_id = ${id} and p.partition_key = page.partition_key ${joinLeaf(statingLeafSql)}
       order by page.from_ms, page.partition_key`;
   });
 }
@@ -304,11 +312,12 @@ const epochMs = (column: string): string => `floor(extract(epoch from ${column})
 async function partitionOf(
   dataset: DatasetDefinition,
   row: TextRow,
-  { proofLog, head }: { readonly proofLog: ProofLog; readonly head: SignedHead },
+  { proofLog, head, mayOpen }: Logged,
 ): Promise<PartitionAnswer> {
   const [key, source, state, fromMs, toMs, rows, alignedRows, first, last, rowsHash, eventsSha256, document] = row;
-  const [revision, attempt, synthetic, ingestedMs, provedMs, reason, leafIndex, leaf] = row.slice(12);
+  const [revision, attempt, synthetic, ingestedMs, provedMs, reason, ...leaf] = row.slice(12);
   const proved = state === 'proved';
+  const found = foundLeaf(leaf);
   const number = (cell: string | null) => (cell === null || !proved ? null : Number(cell));
   const iso = (cell: string | null) => (cell === null ? null : isoOf(Number(cell)));
   return {
@@ -330,7 +339,10 @@ async function partitionOf(
     ingested_at_utc: iso(ingestedMs),
     proved_at_utc: proved ? iso(provedMs) : null,
     reason: proved ? null : reason,
-    proof_log: await proofLog.describe(leafIndex === null ? null : Number(leafIndex), leaf, head),
+    proof_log: await proofLog.describe(
+      found && { ...found, salt: mayOpen(dataset.key, synthetic === 'true') ? found.salt : null },
+      head,
+    ),
   };
 }
 
@@ -341,12 +353,12 @@ export async function readCoverage(
   session: Session,
   dataset: DatasetDefinition & { readonly key: DatasetKey },
   request: PageRequest,
-  proofLog: ProofLog,
+  { proofLog, mayOpen }: Pick<Logged, 'proofLog' | 'mayOpen'>,
 ): Promise<CoverageAnswer> {
   const head = signedHead(await session.rows(HEAD_SQL));
   const proved = await readProved(session, dataset);
   const totals = await readTotals(session, dataset, proved);
-  const { partitions, next } = await readPage(session, dataset, request, { proofLog, head });
+  const { partitions, next } = await readPage(session, dataset, request, { proofLog, head, mayOpen });
   const late = await readLateArrivals(session, dataset);
   return {
     dataset: dataset.key,

@@ -1,5 +1,6 @@
 /** What answers say of the proof log: the leaf of a partition, its proof of inclusion, and the checkpoint that both are under. */
 import { z } from 'zod';
+import type { FoundLeaf } from '../../shared/db/partition-changes.ts';
 import { explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
@@ -13,6 +14,12 @@ export const proofLogAnswer = z
       .describe('`pending`: the next checkpoint will cover it. `none`: neither proved nor in quarantine.'),
     leaf_index: z.int().nonnegative().nullable().describe('Index of its leaf in the log, from 0.'),
     leaf: z.string().nullable().describe('The bytes of the leaf: JSON, exactly as they are hashed.'),
+    salt: z
+      .string()
+      .nullable()
+      .describe(
+        'What opens the commitments of the leaf, 64 hexadecimal digits; null for callers who may not read the rows.',
+      ),
     inclusion: z
       .array(z.string())
       .nullable()
@@ -43,7 +50,7 @@ export const signedHead = (rows: readonly (readonly (string | null)[])[]): Signe
 /** The header of answers with rows. Several lines do not fit into a header, so that the note is in base64. */
 export const CHECKPOINT_HEADER = 'X-Svc-Checkpoint';
 
-const UNKNOWN: ProofLogAnswer = { state: 'none', leaf_index: null, leaf: null, inclusion: null };
+const UNKNOWN: ProofLogAnswer = { state: 'none', leaf_index: null, leaf: null, salt: null, inclusion: null };
 
 /** Reads proofs from the files of the log. */
 export class ProofLog {
@@ -57,11 +64,11 @@ export class ProofLog {
     this.#log = log;
   }
 
-  /** @param index null while the leaf has none, @param body null where there is no leaf */
-  async describe(index: number | null, body: string | null, { size }: SignedHead): Promise<ProofLogAnswer> {
-    if (body === null) return UNKNOWN;
-    if (index === null || index >= size) return { ...UNKNOWN, state: 'pending', leaf: body };
-    return { state: 'logged', leaf_index: index, leaf: body, inclusion: await this.#inclusion(index, size) };
+  async describe(leaf: FoundLeaf | null, { size }: SignedHead): Promise<ProofLogAnswer> {
+    if (!leaf) return UNKNOWN;
+    const { index, body, salt } = leaf;
+    if (index === null || index >= size) return { ...UNKNOWN, state: 'pending', leaf: body, salt };
+    return { state: 'logged', leaf_index: index, leaf: body, salt, inclusion: await this.#inclusion(index, size) };
   }
 
   /** Null where the files cannot be read: an answer about rows does not depend on them. */

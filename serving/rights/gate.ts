@@ -109,6 +109,22 @@ export function admission(grant: Grant, dataset: DatasetDefinition): Admission |
   };
 }
 
+/** Whether a caller may have the salt of a leaf, which opens what the leaf commits to. */
+export type MayOpen = (dataset: string, synthetic: boolean) => boolean;
+
+/**
+ * Those who may read rows without credentials of their own may have their salts. Every call of `openers` asks the matrix anew, and
+ * once a dataset.
+ */
+export function openers(store: RightsStore): MayOpen {
+  const grants = new Map<string, Grant | Problem>();
+  return (dataset, synthetic) => {
+    const grant = grants.get(dataset) ?? unlessProblem(() => checkRights(store, dataset as DatasetKey, undefined));
+    grants.set(dataset, grant);
+    return !(grant instanceof Problem) && (synthetic || grant.syntheticOnly === undefined);
+  };
+}
+
 /** The rights of a dataset, reported without refusing. */
 export interface RightsReport {
   /** Null: the matrix is invalid, or does not declare the dataset. */

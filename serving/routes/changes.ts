@@ -50,13 +50,17 @@ const changesAnswer = z.strictObject({
     .array(
       z.looseObject({
         number: count('Its number: the index of its leaf in the proof log, plus one. No number is left out.'),
+        salt: z
+          .string()
+          .nullable()
+          .describe('What opens the commitments of the leaf; null for callers who may not read the rows.'),
         kind: z.enum(LEAF_KINDS).describe('What happened. `restored` and `rotated` are about the proof log.'),
         dataset: datasetKey.nullable(),
         partition: z.string().nullable().describe('The partition.'),
         revision: z.int().nullable().describe('Revision of the partition.'),
         rows: z.int().nullable().describe('Its rows.'),
         at: textField('Time of the commit, UTC.'),
-        reason: z.string().nullable().describe('Why it is not served.'),
+        reason: z.string().nullable().describe('Why, in the words of a closed list.'),
       }),
     )
     .describe('Each with all members of its leaf (docs/proof-log.md).'),

@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { refTo } from '../contract/json-schema.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage-answer.ts';
@@ -11,6 +12,7 @@ import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
 import type { Route } from '../http/routes.ts';
 import { CATALOG_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../http/routes.ts';
+import { openers } from '../rights/gate.ts';
 
 const MAX_PAGE = 1000;
 /** A year of file days. */
@@ -44,13 +46,13 @@ const parameters = z.strictObject({
     .meta({ description: 'The `next_cursor` of the page before.' }),
 });
 
-export function coverageRoute({
-  inspector,
-  proofLog,
-}: {
+interface CoverageDeps {
   readonly inspector: Inspector;
   readonly proofLog: ProofLog;
-}): Route {
+  readonly rights: RightsStore;
+}
+
+export function coverageRoute({ inspector, proofLog, rights }: CoverageDeps): Route {
   return {
     method: 'GET',
     path: '/v1/coverage/:dataset',
@@ -80,7 +82,8 @@ export function coverageRoute({
         throw contractProblem([{ pointer: '?from', message: 'must be before to' }]);
       }
       const page = { fromMs, toMs, state, limit, after: cursor };
-      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page, proofLog));
+      const logged = { proofLog, mayOpen: openers(rights) };
+      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page, logged));
       answerJson(exchange, answer, { ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }) });
     },
   };

@@ -93,8 +93,7 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
       const problem = isSynthetic ? undefined : realRowsProblem(grant, dataset.key as DatasetKey);
       if (problem) throw problem;
       const head = signedHead(await inspect((session) => session.rows(HEAD_SQL)));
-      const { leaf } = found.partition;
-      const described = await proofLog.describe(leaf?.index ?? null, leaf?.body ?? null, head);
+      const described = await proofLog.describe(found.partition.leaf, head);
       answerJson(exchange, describeEvent(dataset, found, grant, { proofLog: described, head }), {
         ...(synthetic && { 'X-Svc-Synthetic': 'true' }),
       });

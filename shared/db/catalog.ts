@@ -10,7 +10,8 @@ import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
-import { encodeStatement } from './partition-changes.ts';
+import { leafOf } from './partition-changes.ts';
+import { proofSecret } from './proof-secret.ts';
 import {
   type AttemptRow,
   attempts,
@@ -445,7 +446,7 @@ export class Catalog {
   async recordRefusal(dataset: DatasetDefinition, key: string, reason: string, details: Found): Promise<boolean> {
     const known = await this.partition(dataset, key);
     const attempt = known?.attempt ?? 0;
-    const leaf = encodeStatement(dataset, {
+    const stated = {
       kind: 'refused',
       partition: key,
       revision: known?.revision ?? 0,
@@ -453,17 +454,18 @@ export class Catalog {
       synthetic: known?.synthetic ?? false,
       manifest: null,
       document: details.document,
-      reason,
-    });
+      reason: 'the partition is proved with other content',
+    } as const;
+    const { body, salt } = leafOf(dataset, stated, await proofSecret(this.#client));
     const recorded = await this.#query(
       `with entry as (insert into ledger (dataset_id, partition_key, kind, reason, details)
          select $1, $2, 'late_arrival_refused', $3, $4 where not exists (
            select from ${REFUSALS} and (details -> 'document' ->> 'sha256' = $4::jsonb -> 'document' ->> 'sha256'
              or details -> 'found' ->> 'events_sha256' = $4::jsonb -> 'found' ->> 'events_sha256'))
          returning 1)
-       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body)
-       select $1, $2, $5::int4, 'refused', $6::bytea from entry returning 1`,
-      [dataset.number, key, reason, details, attempt, leaf],
+       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body, salt)
+       select $1, $2, $5::int4, 'refused', $6::bytea, $7::bytea from entry returning 1`,
+      [dataset.number, key, reason, details, attempt, body, salt],
     );
     return recorded.length > 0;
   }

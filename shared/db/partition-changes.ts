@@ -5,10 +5,12 @@
  */
 import type { ClientBase, Pool } from 'pg';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
-import { encodeLeaf, LEAF_VERSION, type Leaf, type LeafKind } from '../proof-log/leaf.ts';
+import { saltOf } from '../proof-log/commitment.ts';
+import { commitTo, encodeLeaf, LEAF_VERSION, type LeafKind, type LeafReason, offsetsText } from '../proof-log/leaf.ts';
 import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import type { TimeWindow } from '../registry/keys.ts';
+import { proofSecret } from './proof-secret.ts';
 import type { PartitionRow } from './schema.ts';
 
 /** What a proved partition covers of its source. */
@@ -224,7 +226,7 @@ export interface Statement {
   readonly document?: DocumentFacts;
   /** The digest of the stored rows; absent unless the partition was proved. */
   readonly rowsSha256?: string;
-  readonly reason?: string;
+  readonly reason?: LeafReason;
 }
 
 /** What a leaf states about a partition of the catalog. */
@@ -253,10 +255,18 @@ export const statementOfManifest = (
   ...stated,
 });
 
-function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
+/** A leaf as it is stored. */
+export interface StoredLeaf {
+  readonly body: Buffer;
+  readonly salt: Buffer;
+}
+
+/** The leaf that states it. */
+export function leafOf(dataset: DatasetDefinition, stated: Statement, secret: Uint8Array): StoredLeaf {
   const { kind, partition, revision, attempt, synthetic, manifest, reason } = stated;
   const document = manifest?.document ?? stated.document;
-  return {
+  const salt = saltOf(secret, { dataset: dataset.key, partition, revision });
+  const body = encodeLeaf({
     v: LEAF_VERSION,
     kind,
     dataset: dataset.key,
@@ -264,21 +274,23 @@ function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
     revision,
     attempt,
     synthetic,
-    document: document ? { name: document.name, sha256: document.sha256 } : null,
+    document: document?.name ?? null,
     rows: manifest?.rows ?? null,
-    first_offset: manifest?.first_offset ?? null,
-    last_offset: manifest?.last_offset ?? null,
-    rows_hash: manifest?.rows_hash ?? null,
-    events_sha256: manifest?.events_sha256 ?? null,
-    rows_sha256: stated.rowsSha256 ?? null,
+    ...commitTo(salt, {
+      document_sha256: document?.sha256,
+      ...(manifest && {
+        offsets: offsetsText(manifest),
+        rows_hash: manifest.rows_hash,
+        events_sha256: manifest.events_sha256,
+      }),
+      rows_sha256: stated.rowsSha256,
+    }),
+    facts_commitment: null,
     at: new Date().toISOString(),
     reason: reason ?? null,
-  };
+  });
+  return { body, salt };
 }
-
-/** The bytes of the leaf that states it. */
-export const encodeStatement = (dataset: DatasetDefinition, stated: Statement): Buffer =>
-  encodeLeaf(leafOf(dataset, stated));
 
 /** Adds leaves without an index, in the caller's transaction. */
 export async function writeLeaves(
@@ -286,15 +298,18 @@ export async function writeLeaves(
   dataset: DatasetDefinition,
   stated: readonly Statement[],
 ): Promise<void> {
+  const secret = await proofSecret(client);
+  const leaves = stated.map((one) => leafOf(dataset, one, secret));
   await (client as Pool).query(
-    `insert into proof_leaves (dataset_id, partition_key, attempt, kind, body)
-     select $1, * from unnest($2::text[], $3::int4[], $4::text[], $5::bytea[])`,
+    `insert into proof_leaves (dataset_id, partition_key, attempt, kind, body, salt)
+     select $1, * from unnest($2::text[], $3::int4[], $4::text[], $5::bytea[], $6::bytea[])`,
     [
       dataset.number,
       stated.map(({ partition }) => partition),
       stated.map(({ attempt }) => attempt),
       stated.map(({ kind }) => kind),
-      stated.map((one) => encodeStatement(dataset, one)),
+      leaves.map(({ body }) => body),
+      leaves.map(({ salt }) => salt),
     ],
   );
 }
@@ -317,3 +332,22 @@ export const statingLeafSql = (columns: string): string =>
     columns,
     `case p.state when 'proved' then ${PROVING} when 'quarantined' then l.kind in ('quarantined', 'retracted') end`,
   );
+
+/** A leaf as answers take it. */
+export interface FoundLeaf {
+  /** Null until it has one. */
+  readonly index: number | null;
+  readonly body: string;
+  /** In hexadecimal digits; null where the caller may not have it. */
+  readonly salt: string | null;
+}
+
+/** SQL to join a leaf of the partition `p` as `l`, if there is one. */
+export const joinLeaf = (leafSqlOf: typeof provingLeafSql): string =>
+  `left join lateral ${leafSqlOf('l.leaf_index, l.body, l.salt')} l on true`;
+/** Its columns, as `foundLeaf` takes them. */
+export const LEAF_COLUMNS = `l.leaf_index::text, convert_from(l.body, 'UTF8'), encode(l.salt, 'hex')`;
+
+/** @returns null where there is none: somebody removed it */
+export const foundLeaf = ([index, body, salt]: readonly (string | null)[]): FoundLeaf | null =>
+  body === null ? null : { index: index === null ? null : Number(index), body, salt };

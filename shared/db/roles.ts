@@ -216,6 +216,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   pinned_settings: { ingest: 'si' },
   proof_head: { ...READ, ingest: 'siu' },
   proof_leaves: { ...READ, ingest: 'siu' },
+  proof_secret: { ingest: 'si' },
   read_roles: {},
   recount_requests: { ingest: 'siud', serve: 'si', export: 'si', monitor: 's' },
   runs: { ...READ, ingest: 'siud' },

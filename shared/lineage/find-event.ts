@@ -5,7 +5,7 @@
  */
 
 import { DAY_RULE, parseDay, unlessInCalendar } from '../dates.ts';
-import { provingLeafSql } from '../db/partition-changes.ts';
+import { type FoundLeaf, foundLeaf, joinLeaf, LEAF_COLUMNS, provingLeafSql } from '../db/partition-changes.ts';
 import type { PartitionRow } from '../db/schema.ts';
 import { TidemarkError } from '../errors.ts';
 import { decodeBody, decodeHeader, type FrameHeader, sha256Hex } from '../frame/codec.ts';
@@ -106,9 +106,9 @@ function candidatesSql(
         order by p.partition_key limit ${MAX_NAMED_PARTITIONS + 1})
       select p.partition_key, f.stream_sequence::text, p.attempt::text, p.revision::text, p.synthetic::text,
         p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text,
-        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8'),
+        ${LEAF_COLUMNS},
         exists (select from frames g where g.dataset_id = p.dataset_id and g.partition_key = p.partition_key)::text
-      from candidates p
+      from candidates p ${joinLeaf(provingLeafSql)}
       left join frames f on (select count(*) from candidates) = 1 and f.dataset_id = p.dataset_id
         and f.partition_key = p.partition_key and ${between(order, 'f.first_offset', 'f.last_offset')}
       order by p.partition_key, f.stream_sequence`,
@@ -150,8 +150,8 @@ interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 's
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly provedAtMs: number;
-  /** Its leaf in the proof log: null where somebody removed it; the index is null until it has one. */
-  readonly leaf: { readonly index: number | null; readonly body: string } | null;
+  /** Its leaf in the proof log. */
+  readonly leaf: FoundLeaf | null;
 }
 
 export interface FoundEvent {
@@ -275,7 +275,6 @@ function eventIn(
 
 function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPartition {
   const [attempt, revision, synthetic, manifest, recount, provedAtMs] = cells as readonly string[];
-  const [index, body] = cells.slice(6);
   return {
     key,
     attempt: Number(attempt),
@@ -284,7 +283,7 @@ function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPart
     manifest: JSON.parse(manifest),
     recount: JSON.parse(recount),
     provedAtMs: Number(provedAtMs),
-    leaf: body === null ? null : { index: index === null ? null : Number(index), body },
+    leaf: foundLeaf(cells.slice(6)),
   };
 }
 

@@ -114,7 +114,7 @@ const IMMUTABLE = {
 } as const satisfies Partial<StreamConfig>;
 
 /** Of subjects, frames and manifests: a stream states it, so that a log of another tree is not taken for one of this. */
-const LOG_FORMAT = { tidemark_log_format: '1' } as const;
+const LOG_FORMAT = { tidemark_log_format: '2' } as const;
 
 /** Settings that a log must not have: they copy messages to or from other streams, or let a message delete others. */
 const FORBIDDEN = [

@@ -1,8 +1,9 @@
 /** Checks an export: its manifest, the leaves of its partitions, and the rows of its files. */
 import type { RowLayout } from './cells.ts';
 import { CheckReport, checkedLeaf, inWords, PROVING } from './check.ts';
+import { parseSalt } from './commitment.ts';
 import { missingFields } from './csv-feed.ts';
-import { differingFromLeaf, type Leaf } from './leaf.ts';
+import { differingFromLeaf, type Leaf, type StatedFacts } from './leaf.ts';
 import { type LogKey, openCheckpoint } from './note.ts';
 import { type PartitionDigest, RowDigests } from './rows.ts';
 import { type ManifestProofLog, verifyManifest } from './signed-manifest.ts';
@@ -47,13 +48,25 @@ export const SPARE_ROWS = 100_000;
 /** A manifest has at most the leaves of so many partitions of a dataset. */
 export const MAX_LEAVES = 1000;
 
+/** A leaf, its salt, and the digest of the document that it commits to. */
+interface OpenedLeaf extends Leaf {
+  readonly salt: Uint8Array;
+  readonly document_sha256: string | null;
+}
+
+/** The facts of the manifest that leaves state or commit to; those that it lacks do not count. */
+const LISTED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256', 'document_sha256'] as const;
+
+const statedBy = (facts: ListedPartition): StatedFacts =>
+  Object.fromEntries(LISTED_FACTS.flatMap((name) => (facts[name] == null ? [] : [[name, facts[name]]])));
+
 /** The check of one export. */
 export class ExportCheck {
   readonly report = new CheckReport();
   readonly #manifest: ExportManifest;
   readonly #layout: RowLayout | undefined;
   /** By partition of the manifest's dataset: the leaves whose inclusion holds. */
-  readonly #leaves = new Map<string, Leaf>();
+  readonly #leaves = new Map<string, OpenedLeaf>();
   /** Whether all partitions of the proof have one. */
   #isWhole = false;
   readonly #window: { readonly from: number; readonly to: number } | undefined;
@@ -91,17 +104,21 @@ export class ExportCheck {
       seen.add(what);
       if (one.leaf_index === null || one.inclusion === null) continue;
       const leaf = report.attempt(what, () => checkedLeaf(one, checkpoint));
-      if (!leaf) continue;
+      const salt = leaf && report.attempt(what, () => parseSalt(one.salt));
+      if (!salt) continue;
+      const listed = facts.get(what);
       const wrong =
         leaf.dataset !== one.dataset || leaf.partition !== one.partition || !PROVING.has(leaf.kind)
           ? [`its leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`]
-          : facts.has(what)
-            ? [...differingFromLeaf(leaf, facts.get(what)!), ...this.#differingSample(leaf)]
+          : listed
+            ? [...differingFromLeaf(leaf, salt, statedBy(listed)), ...this.#differingSample(leaf)]
             : ['it is not one of the partitions of the proof'];
       report.faults.push(...wrong.map((fault) => `${what}: ${fault}`));
       if (wrong.length > 0) continue;
       holding.add(what);
-      if (one.dataset === dataset) this.#leaves.set(one.partition, leaf);
+      const { document_sha256: document } = listed!;
+      const document_sha256 = typeof document === 'string' ? document : null;
+      if (one.dataset === dataset) this.#leaves.set(one.partition, { ...leaf, salt, document_sha256 });
     }
     // A manifest has the leaves of its first partitions only.
     if (total <= facts.size && log.leaves.length < MAX_LEAVES) {
@@ -147,9 +164,9 @@ export class ExportCheck {
 
   /** The digests to feed with the rows of all files. @param keep partitions that `rows` asked for */
   digests(keep: readonly string[] = []): RowDigests {
-    const expected = [...this.#leaves].map(([partition, { document, rows }]) => ({
+    const expected = [...this.#leaves].map(([partition, { document_sha256, rows }]) => ({
       partition,
-      document_sha256: document?.sha256 ?? null,
+      document_sha256,
       rows,
     }));
     return new RowDigests(this.#layout!, expected, new Set(keep));
@@ -179,10 +196,9 @@ export class ExportCheck {
         } else partial.push(partition);
         continue;
       }
-      if (digest.rows > 0 && digest.sha256 !== leaf.rows_sha256) {
-        report.faults.push(
-          `${partition}: the rows have the sha256 ${digest.sha256}, and ${leaf.rows_sha256} in the leaf`,
-        );
+      const wrong = digest.rows > 0 ? differingFromLeaf(leaf, leaf.salt, { rows_sha256: digest.sha256 }) : [];
+      if (wrong.length > 0) {
+        report.faults.push(...wrong.map((fault) => `${partition}: ${fault}`));
         continue;
       }
       whole++;

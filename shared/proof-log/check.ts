@@ -3,7 +3,8 @@
  * Exports are checked by check-export.ts. The operator's command and the client use both.
  */
 
-import { decodeLeaf, differingFromLeaf, isNamed, type Leaf } from './leaf.ts';
+import { parseSalt } from './commitment.ts';
+import { decodeLeaf, differingFromLeaf, isNamed, type Leaf, offsetsText, type StatedFacts } from './leaf.ts';
 import {
   consistencyProof,
   equalHashes,
@@ -77,6 +78,8 @@ export interface LineageAnswer extends Readonly<Record<string, unknown>> {
     readonly state: string;
     readonly leaf_index: number | null;
     readonly leaf: string | null;
+    /** Services give it to those who may read the rows. */
+    readonly salt?: string | null;
     readonly inclusion: readonly string[] | null;
   };
   readonly checkpoint: string | null;
@@ -117,7 +120,8 @@ export function checkLineage(answer: LineageAnswer, keys: readonly LogKey[], doc
     const checkpoint = report.attempt('checkpoint', () => openCheckpoint(answer.checkpoint!, keys));
     const found = checkpoint && report.attempt('leaf', () => checkedLeaf({ leaf, leaf_index, inclusion }, checkpoint));
     if (found) report.checked.push(`leaf ${leaf_index} is in the tree that ${checkpoint.origin} signed`);
-    if (found) compareLineage(report, answer, found);
+    const salt = found && report.attempt('leaf', () => parseSalt(answer.proof_log.salt));
+    if (salt) compareLineage(report, answer, found, salt);
   }
   report.unchecked.push(
     `that the event is the one of offset ${answer.offset}: the leaf covers all events of the partition`,
@@ -137,23 +141,22 @@ export function checkLineage(answer: LineageAnswer, keys: readonly LogKey[], doc
 }
 
 /** The facts of a leaf that every lineage answer has, before the rows were stored and after. */
-const LINEAGE_FACTS = {
-  expected: ['rows', 'first_offset', 'last_offset', 'rows_hash', 'events_sha256'],
-  recount: ['rows', 'first_offset', 'last_offset', 'rows_hash'],
-} as const;
+const LINEAGE_FACTS = { expected: ['rows', 'rows_hash', 'events_sha256'], recount: ['rows', 'rows_hash'] } as const;
 
-function compareLineage(report: CheckReport, answer: LineageAnswer, leaf: Leaf): void {
+function compareLineage(report: CheckReport, answer: LineageAnswer, leaf: Leaf, salt: Uint8Array): void {
   const { document, proof, synthetic } = answer;
-  const faults = differingFromLeaf(leaf, { revision: proof.revision, document_sha256: document.sha256 });
+  const faults = differingFromLeaf(leaf, salt, { revision: proof.revision, document_sha256: document.sha256 });
   for (const side of ['expected', 'recount'] as const) {
-    for (const name of LINEAGE_FACTS[side]) {
-      const found = proof[side][name];
-      if (found !== leaf[name]) faults.push(`${name} of ${side} is ${found}, and ${leaf[name]} in the leaf`);
-    }
+    const { [side]: found } = proof;
+    const { first_offset, last_offset } = found;
+    const facts: StatedFacts = {
+      ...Object.fromEntries(LINEAGE_FACTS[side].map((name) => [name, found[name]])),
+      offsets: offsetsText({ first_offset, last_offset }),
+    };
+    faults.push(...differingFromLeaf(leaf, salt, facts).map((fault) => `${side}: ${fault}`));
   }
   if (synthetic !== leaf.synthetic) faults.push(`synthetic is ${synthetic}, and ${leaf.synthetic} in the leaf`);
-  if (!isNamed(leaf, document.name))
-    faults.push(`the document is ${document.name}, and ${leaf.document?.name} in the leaf`);
+  if (!isNamed(leaf, document.name)) faults.push(`the document is ${document.name}, and ${leaf.document} in the leaf`);
   if (leaf.dataset !== answer.dataset || leaf.partition !== answer.partition || !PROVING.has(leaf.kind)) {
     faults.push(`the leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`);
   }

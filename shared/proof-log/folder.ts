@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { lstat, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join, normalize, sep } from 'node:path';
+import { parseSecret } from './commitment.ts';
 import { HASH_BYTES } from './merkle.ts';
 import { type LogKey, openCheckpoint, type SignedCheckpoint } from './note.ts';
 import {
@@ -129,3 +130,15 @@ export async function readCheckpoint(
   if (note === undefined) return undefined;
   return { note, checkpoint: openCheckpoint(note, keys) };
 }
+
+/** The file of the secret of which salts are made, beside the folder as well. */
+export const secretPathOf = (folder: string): string => `${folder}.secret`;
+
+/** @throws SaltFault where the file holds something else */
+export async function readSecret(folder: string): Promise<Buffer | undefined> {
+  const text = await readIfThere(secretPathOf(folder));
+  return text && parseSecret(text.toString().trim(), secretPathOf(folder));
+}
+
+export const writeSecret = (folder: string, secret: Uint8Array): Promise<void> =>
+  writeDurably(secretPathOf(folder), `${Buffer.from(secret).toString('hex')}\n`, 0o600);

@@ -1,23 +1,35 @@
 /**
  * Leaves of the proof log: one statement each about a partition, as JSON with its members in a fixed order. docs/proof-log.md
- * describes every member.
+ * describes every member. Anybody can read them, so that they name what is kept, count its rows, and commit to everything else.
  */
+import { COMMITMENTS, type CommittedFact, commitmentOf } from './commitment.ts';
 
 /** What a leaf says. `restored` and `rotated` are about the log itself. */
 export const LEAF_KINDS = ['proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored', 'rotated'] as const;
 export type LeafKind = (typeof LEAF_KINDS)[number];
 
-export const LEAF_VERSION = 1;
+/**
+ * Why, in the leaf's own words. Leaves are public, and what an error or a comparison says may quote rows and digests: the catalog
+ * and the ledger have that.
+ */
+export type LeafReason =
+  | 'the proof failed'
+  | 'its stored rows are not those that were proved'
+  | 'its source withdrew it'
+  | 'a later revision covers it'
+  | 'the first real partition was proved'
+  | 'the partition is proved'
+  | 'the partition is proved with other content'
+  | 'the attempt cannot be completed'
+  | 'released from quarantine'
+  | 'replayed from the log';
+
+export const LEAF_VERSION = 2;
 /** A leaf is never longer. */
 export const MAX_LEAF_BYTES = 1024;
 /** UTF-16 units of a document's name and of a reason; the rest is cut off. */
 const MAX_NAME = 120;
 const MAX_REASON = 160;
-
-export interface LeafDocument {
-  readonly name: string;
-  readonly sha256: string;
-}
 
 /** The members in their order. A member that does not apply is null. */
 export interface Leaf {
@@ -29,15 +41,19 @@ export interface Leaf {
   readonly revision: number | null;
   readonly attempt: number | null;
   readonly synthetic: boolean;
-  readonly document: LeafDocument | null;
+  /** The name of the document. */
+  readonly document: string | null;
+  readonly document_commitment: string | null;
   readonly rows: number | null;
-  readonly first_offset: string | null;
-  readonly last_offset: string | null;
-  readonly rows_hash: string | null;
-  readonly events_sha256: string | null;
-  /** sha256 over the canonical bytes of the rows; null unless they were proved. */
-  readonly rows_sha256: string | null;
+  readonly offsets_commitment: string | null;
+  readonly rows_hash_commitment: string | null;
+  readonly events_commitment: string | null;
+  /** Of the sha256 over the canonical bytes of the rows; null unless they were proved. */
+  readonly rows_commitment: string | null;
+  /** Null until partitions have facts. */
+  readonly facts_commitment: string | null;
   readonly at: string;
+  /** A `LeafReason`; of `restored` also the words of the operator. */
   readonly reason: string | null;
   /** The rotation of the key, as a signed note; only `rotated` has this member. */
   readonly note?: string;
@@ -52,12 +68,13 @@ const MEMBERS: readonly (keyof Leaf)[] = [
   'attempt',
   'synthetic',
   'document',
+  'document_commitment',
   'rows',
-  'first_offset',
-  'last_offset',
-  'rows_hash',
-  'events_sha256',
-  'rows_sha256',
+  'offsets_commitment',
+  'rows_hash_commitment',
+  'events_commitment',
+  'rows_commitment',
+  'facts_commitment',
   'at',
   'reason',
 ];
@@ -67,7 +84,7 @@ export function encodeLeaf(leaf: Leaf): Buffer {
   const { document, reason } = leaf;
   const cut: Leaf = {
     ...leaf,
-    document: document && { name: cutText(document.name, MAX_NAME), sha256: document.sha256 },
+    document: document && cutText(document, MAX_NAME),
     reason: reason && cutText(reason, MAX_REASON),
   };
   const members = leaf.kind === 'rotated' ? [...MEMBERS, 'note' as const] : MEMBERS;
@@ -75,8 +92,8 @@ export function encodeLeaf(leaf: Leaf): Buffer {
     Buffer.from(JSON.stringify(Object.fromEntries(members.map((name) => [name, value[name]]))));
   const bytes = encode(cut);
   if (bytes.length <= MAX_LEAF_BYTES) return bytes;
-  // Names and reasons of many bytes a letter, or long offsets: the facts stay, the words go.
-  return encode({ ...cut, document: cut.document && { ...cut.document, name: '' }, reason: null });
+  // Names and reasons of many bytes a letter: the facts stay, the words go.
+  return encode({ ...cut, document: document && '', reason: null });
 }
 
 /** The first units of a text; half a surrogate pair would have no UTF-8. */
@@ -84,7 +101,7 @@ const cutText = (text: string, length: number): string => text.slice(0, length).
 
 /** Whether a leaf is of the document: long names are cut, or left out. */
 export const isNamed = ({ document }: Leaf, name: string): boolean =>
-  document !== null && (document.name === '' || document.name === cutText(name, MAX_NAME));
+  document === '' || document === cutText(name, MAX_NAME);
 
 /** A leaf that is not of its form. */
 export class LeafFault extends Error {
@@ -96,8 +113,8 @@ const shown = (value: unknown): string =>
 
 type MemberType = 'string' | 'number' | 'boolean';
 
-/** The types of the members, apart from the document's. Bytes may be canonical and have others. */
-const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document' | 'note'>, MemberType>> = {
+/** The types of the members. Bytes may be canonical and have others. */
+const TYPES: Readonly<Record<Exclude<keyof Leaf, 'note'>, MemberType>> = {
   v: 'number',
   kind: 'string',
   dataset: 'string',
@@ -105,12 +122,14 @@ const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document' | 'note'>, MemberTyp
   revision: 'number',
   attempt: 'number',
   synthetic: 'boolean',
+  document: 'string',
+  document_commitment: 'string',
   rows: 'number',
-  first_offset: 'string',
-  last_offset: 'string',
-  rows_hash: 'string',
-  events_sha256: 'string',
-  rows_sha256: 'string',
+  offsets_commitment: 'string',
+  rows_hash_commitment: 'string',
+  events_commitment: 'string',
+  rows_commitment: 'string',
+  facts_commitment: 'string',
   at: 'string',
   reason: 'string',
 };
@@ -118,15 +137,12 @@ const NEVER_NULL: ReadonlySet<string> = new Set(['synthetic', 'at'] satisfies (k
 
 /** The first member that does not have its type. */
 function mistyped(leaf: Leaf): string | undefined {
-  const found = Object.entries(TYPES).find(([name, type]) => {
+  const { note, kind } = leaf;
+  if ((typeof note === 'string') !== (kind === 'rotated')) return 'note';
+  return Object.entries(TYPES).find(([name, type]) => {
     const value: unknown = leaf[name as keyof Leaf];
     return value === null ? NEVER_NULL.has(name) : typeof value !== type;
-  });
-  if (found) return found[0];
-  const { document, note, kind } = leaf;
-  if ((typeof note === 'string') !== (kind === 'rotated')) return 'note';
-  if (document === null) return undefined;
-  return typeof document?.name === 'string' && typeof document.sha256 === 'string' ? undefined : 'document';
+  })?.[0];
 }
 
 /** @throws LeafFault when the bytes are not the canonical ones of a leaf */
@@ -151,9 +167,14 @@ export function decodeLeaf(bytes: Uint8Array): Leaf {
 /** The number of a change: the index of its leaf plus one, so that 0 is the place before the first. */
 export const changeNumber = (index: number): number => index + 1;
 
-/** A change as JSON: its leaf with the number in front. Whoever takes the number out again has the leaf's bytes. */
-export const changeText = (index: number, leaf: Buffer): string =>
-  `{"number":${changeNumber(index)},${leaf.toString('utf8', 1)}`;
+/**
+ * A change as JSON: its leaf with the number and the salt in front. Whoever takes them out again has the leaf's bytes.
+ * @param salt undefined: without the member, where readers have no rights that say whether they may have it
+ */
+export const changeText = (index: number, leaf: Buffer, salt?: Buffer | null): string => {
+  const member = salt === undefined ? '' : `"salt":${JSON.stringify(salt?.toString('hex') ?? null)},`;
+  return `{"number":${changeNumber(index)},${member}${leaf.toString('utf8', 1)}`;
+};
 
 /** The leaf of a change, which `changeText` made; undefined for another text. */
 export function leafOfChange(index: number, text: string): Buffer | undefined {
@@ -168,40 +189,49 @@ export function leafOfChange(index: number, text: string): Buffer | undefined {
   return body;
 }
 
-/** The facts that a manifest, a lineage answer and a leaf have in common, by the leaf's names. */
-const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256'] as const;
-
-/** In which facts of a partition an answer differs from the leaf; facts that the answer lacks do not count. */
-export function differingFromLeaf(leaf: Leaf, facts: Readonly<Partial<Record<string, unknown>>>): string[] {
-  const faults = SHARED_FACTS.flatMap((name) =>
-    facts[name] === undefined || facts[name] === null || facts[name] === leaf[name]
-      ? []
-      : [`${name} is ${facts[name]}, and ${leaf[name]} in the leaf`],
-  );
-  const { document_sha256: document } = facts;
-  if (typeof document === 'string' && document !== leaf.document?.sha256) {
-    faults.push(`document_sha256 is ${document}, and ${leaf.document?.sha256} in the leaf`);
-  }
-  return faults;
-}
-
 /** A leaf about the log itself. */
-export const logLeaf = (
-  stated: Pick<Leaf, 'reason'> & ({ kind: 'restored' } | { kind: 'rotated'; note: string }),
-): Leaf => ({
-  v: LEAF_VERSION,
-  dataset: null,
-  partition: null,
-  revision: null,
-  attempt: null,
-  synthetic: false,
-  document: null,
-  rows: null,
-  first_offset: null,
-  last_offset: null,
-  rows_hash: null,
-  events_sha256: null,
-  rows_sha256: null,
-  at: new Date().toISOString(),
+export const logLeaf = (stated: Pick<Leaf, 'kind' | 'reason'> & { readonly note?: string }): Leaf => ({
+  ...(Object.fromEntries(MEMBERS.map((name) => [name, null])) as unknown as Leaf),
+  ...{ v: LEAF_VERSION, synthetic: false, at: new Date().toISOString() },
   ...stated,
 });
+
+/** The commitments of a leaf to the facts that are known. */
+export const commitTo = (
+  salt: Uint8Array,
+  facts: Readonly<Partial<Record<CommittedFact, string | undefined>>>,
+): Readonly<Record<(typeof COMMITMENTS)[CommittedFact], string | null>> => {
+  const committed = (Object.keys(COMMITMENTS) as CommittedFact[]).map((fact) => {
+    const value = facts[fact];
+    return [COMMITMENTS[fact], value === undefined ? null : commitmentOf(salt, fact, value)];
+  });
+  return Object.fromEntries(committed);
+};
+
+/** The text that a leaf commits to for the offsets. */
+export const offsetsText = ({
+  first_offset: first,
+  last_offset: last,
+}: {
+  readonly first_offset: unknown;
+  readonly last_offset: unknown;
+}): string => `${first} ${last}`;
+
+/** Facts of an answer that its leaf states, or commits to. */
+export type StatedFacts = Readonly<Partial<Record<'revision' | 'rows' | CommittedFact, unknown>>>;
+
+export const WRONG_SALT =
+  'the salt opens none of the commitments: it is the salt of another leaf, or all facts of the answer were changed';
+
+/** In which of the facts an answer differs from the leaf. */
+export function differingFromLeaf(leaf: Leaf, salt: Uint8Array, facts: StatedFacts): string[] {
+  const faults: string[] = [];
+  for (const name of ['revision', 'rows'] as const) {
+    if (name in facts && facts[name] !== leaf[name])
+      faults.push(`${name} is ${facts[name]}, and ${leaf[name]} in the leaf`);
+  }
+  const committed = (Object.keys(COMMITMENTS) as CommittedFact[]).filter((fact) => fact in facts);
+  const wrong = committed.filter((fact) => leaf[COMMITMENTS[fact]] !== commitmentOf(salt, fact, String(facts[fact])));
+  if (wrong.length > 1 && wrong.length === committed.length) return [...faults, WRONG_SALT];
+  return [...faults, ...wrong.map((fact) => `${fact} ${facts[fact]} is not what the leaf commits to`)];
+}

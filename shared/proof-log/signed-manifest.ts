@@ -12,6 +12,8 @@ export interface LoggedPartition {
   readonly leaf_index: number | null;
   /** The bytes of the leaf, as text. */
   readonly leaf: string;
+  /** What opens its commitments, in hexadecimal digits. */
+  readonly salt?: string | null;
   /** In base64; null where the service could not make the proof. */
   readonly inclusion: readonly string[] | null;
 }

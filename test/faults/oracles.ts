@@ -160,7 +160,7 @@ export function sameChanges(heard: readonly Change[], leaves: readonly LeafFacts
   if (heard.length !== leaves.length) return `${heard.length} changes were heard of ${leaves.length}`;
   for (const [at, { index, leaf }] of leaves.entries()) {
     if (index !== at) return `leaf ${at} has the index ${index}`;
-    const { number, ...rest } = heard[at];
+    const { number, salt, ...rest } = heard[at];
     if (number !== at + 1) return `change ${at + 1} has the number ${number}`;
     if (JSON.stringify(rest) !== JSON.stringify(JSON.parse(leaf)))
       return `change ${number} is not its leaf: ${JSON.stringify(rest)}`;

@@ -289,7 +289,7 @@ describe('changes', () => {
   test('of datasets that a key does not cover are passed over, and never sent', async () => {
     const key = await add('read', '--datasets', OTHER);
     const { json } = await serving.send({ method: 'GET', path: '/v1/changes', key });
-    expect(json).toEqual({ changes: [{ number: 2, v: 1 }], next: 3 });
+    expect(json).toEqual({ changes: [{ number: 2, salt: null, v: 1 }], next: 3 });
     const response = await serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM });
     let text = '';
     response.setEncoding('utf8').on('data', (chunk: string) => {

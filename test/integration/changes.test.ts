@@ -14,7 +14,7 @@ import { type Client, connect } from '../../shared/db/connect.ts';
 import { addKey } from '../../shared/keys/store.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
-import { changeText, encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
+import { changeText, commitTo, encodeLeaf, type Leaf, type LeafKind, logLeaf } from '../../shared/proof-log/leaf.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { sequence } from '../support/proof-log.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
@@ -40,22 +40,28 @@ afterEach(async () => {
   await env[Symbol.asyncDispose]();
 });
 
+const SALT = Buffer.alloc(32, 7);
+
 const leaf = (kind: LeafKind, dataset: string | null, partition: string): Leaf => ({
-  ...{ v: 1, kind, dataset, partition, revision: 1, attempt: 1, synthetic: false },
-  ...{ document: { name: `${partition}.zip – “é”`, sha256: 'a'.repeat(64) }, rows: 3 },
-  ...{ first_offset: '1', last_offset: '3', rows_hash: '7', events_sha256: null, rows_sha256: null },
-  ...{ at: '2026-01-01T00:00:00.000Z', reason: null },
+  ...logLeaf({ kind, reason: null }),
+  ...{ dataset, partition, revision: 1, attempt: 1, document: `${partition}.zip – “é”`, rows: 3 },
+  ...commitTo(SALT, { document_sha256: 'a'.repeat(64), rows_hash: '7', offsets: '1 3' }),
+  ...{ at: '2026-01-01T00:00:00.000Z' },
 });
 
 /** Leaves as a transaction writes them, without an index. */
 async function write(...leaves: readonly Leaf[]): Promise<void> {
   for (const one of leaves) {
-    await client.query('insert into proof_leaves (dataset_id, partition_key, kind, body) values ($1, $2, $3, $4)', [
-      one.dataset === null ? null : DATASETS.get(one.dataset)!.number,
-      one.partition,
-      one.kind,
-      encodeLeaf(one),
-    ]);
+    await client.query(
+      'insert into proof_leaves (dataset_id, partition_key, kind, body, salt) values ($1, $2, $3, $4, $5)',
+      [
+        one.dataset === null ? null : DATASETS.get(one.dataset)!.number,
+        one.partition,
+        one.kind,
+        encodeLeaf(one),
+        one.dataset && SALT,
+      ],
+    );
   }
 }
 
@@ -125,10 +131,13 @@ describe('pages', () => {
     expect(numbers(json.changes)).toEqual(upTo(6));
     expect(json.next).toBe(6);
     leaves.forEach((one, at) => {
-      const { number, ...members } = json.changes[at];
+      const { number, salt, ...members } = json.changes[at];
       expect(Buffer.from(JSON.stringify(members)).equals(encodeLeaf(one)), one.kind).toBe(true);
       expect(number).toBe(at + 1);
-      expect(text).toContain(`{"number":${number},${encodeLeaf(one).toString().slice(1)}`);
+      expect(salt).toBe(one.dataset && SALT.toString('hex'));
+      expect(text).toContain(
+        `{"number":${number},"salt":${JSON.stringify(salt)},${encodeLeaf(one).toString().slice(1)}`,
+      );
     });
   });
 

@@ -60,7 +60,7 @@ test('an export is checked from its CSV, from rows, and from a table of Apache A
 test('a value that was changed is found, and a manifest alone says what it holds', async () => {
   const rows = rowsOf(csv).map((row, at) => (at === 9000 ? { ...row, price: Number(row.price) + 0.01 } : row));
   const changed = await checkExport({ manifest, key, rows });
-  expect(changed.faults).toEqual([expect.stringMatching(`^${SMALL_DAYS[1].day}: the rows have the sha256 `)]);
+  expect(changed.faults).toEqual([expect.stringMatching(`^${SMALL_DAYS[1].day}: rows_sha256 `)]);
   const alone = await checkExport({ manifest: JSON.parse(manifest), key });
   expect([alone.ok, alone.notChecked]).toEqual([
     true,

@@ -282,6 +282,7 @@ describe('/v1/coverage/{dataset}', () => {
           leaf: expect.stringContaining(
             `"kind":"${row.state}","dataset":"exchange_a_spot_trades","partition":"${row.partition_key}"`,
           ),
+          salt: expect.stringMatching(/^[0-9a-f]{64}$/),
           inclusion: null,
         },
       });

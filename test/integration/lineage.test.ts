@@ -7,6 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
+import { commitmentOf } from '../../shared/proof-log/commitment.ts';
 import { eventId } from '../../shared/registry/event-id.ts';
 import { DATASETS, datasetOf } from '../../shared/registry/index.ts';
 import { ROOT, runCommand } from '../support/command.ts';
@@ -157,7 +158,13 @@ describe('an event', () => {
         recount: partition.recount,
       },
       // No process sequences the proof log here: test/integration/proof-log.test.ts.
-      proof_log: { state: 'pending', leaf_index: null, leaf: expect.stringContaining(documents[1]), inclusion: null },
+      proof_log: {
+        ...{ state: 'pending', leaf_index: null, inclusion: null },
+        leaf: expect.stringContaining(
+          commitmentOf(Buffer.from(json.proof_log.salt, 'hex'), 'document_sha256', documents[1]),
+        ),
+        salt: expect.stringMatching(/^[0-9a-f]{64}$/),
+      },
       checkpoint: null,
       rights_state: 'Hosted Allowed',
       rights_provisional: false,

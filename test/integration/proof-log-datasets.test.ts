@@ -5,12 +5,13 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { stateProved, storedRowsSha256 } from '../../pipelines/projector/logged-proof.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
+import { holdSecret } from '../../shared/db/proof-secret.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { loggedColumns, rowLayoutOf } from '../../shared/registry/proof-rows.ts';
 import { runCommand } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
-import { checkpointOf, sequence } from '../support/proof-log.ts';
+import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
 import type { TestEnv } from '../support/stack.ts';
 import { createWorldsEnv } from '../support/worlds-env.ts';
 
@@ -22,6 +23,7 @@ let key: string;
 beforeAll(async () => {
   env = await createWorldsEnv();
   client = await connect({ url: env.databaseUrl, name: 'test' });
+  await holdSecret(client, logFolderOf(env));
   for (const dataset of DATASETS.values()) await logAll(dataset);
   await sequence(env);
   exports = await startExports(env);
@@ -37,7 +39,12 @@ async function logAll(dataset: DatasetDefinition): Promise<void> {
   for (const row of await new Catalog(client).partitions(dataset, undefined, undefined)) {
     if (row.state !== 'proved') continue;
     // The worlds are loaded without a publisher, and have manifests of little.
-    const manifest = { document: { name: 'made', sha256: '' }, ...row.manifest, rows: row.rows } as unknown as Manifest;
+    const manifest = {
+      document: { name: 'made', sha256: '' },
+      rows_hash: '',
+      ...row.manifest,
+      rows: row.rows,
+    } as unknown as Manifest;
     await stateProved(
       client,
       dataset,

@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { leavesAheadAt, publishChanges } from '../../pipelines/proof-log/change-publisher.ts';
 import { Sequencer } from '../../pipelines/proof-log/sequencer.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
+import { holdSecret } from '../../shared/db/proof-secret.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { encodeLeaf, logLeaf } from '../../shared/proof-log/leaf.ts';
@@ -22,6 +23,8 @@ beforeEach(async () => {
   system = await System.create();
   client = await connect({ url: system.env.databaseUrl, name: 'test' });
   log = logFolderOf(system.env);
+  // As a projector does at its start.
+  await holdSecret(client, log);
 });
 afterEach(async () => {
   await client[Symbol.asyncDispose]();

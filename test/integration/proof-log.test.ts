@@ -9,7 +9,8 @@ import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
-import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
+import { commitmentOf } from '../../shared/proof-log/commitment.ts';
+import { decodeLeaf, WRONG_SALT } from '../../shared/proof-log/leaf.ts';
 import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
@@ -61,7 +62,7 @@ test('lineage, coverage and queries carry leaf, inclusion and checkpoint', async
   const { verifier } = await checkpointOf(system.env);
   const lineage = (await exports.get(`/v1/lineage/${DATASET}/1`)).json;
   const head = openCheckpoint(lineage.checkpoint, [verifier]);
-  const { leaf, leaf_index, inclusion, state } = lineage.proof_log;
+  const { leaf, leaf_index, inclusion, salt, state } = lineage.proof_log;
   expect([state, leaf_index]).toEqual(['logged', 0]);
   const proof = inclusion.map((hash: string) => Buffer.from(hash, 'base64'));
   expect(verifyInclusion(leafHash(Buffer.from(leaf)), leaf_index, head.size, proof, head.root)).toBe(true);
@@ -69,6 +70,7 @@ test('lineage, coverage and queries carry leaf, inclusion and checkpoint', async
     dataset: DATASET,
     partition: DAYS[0].day,
     rows: SMALL_DAYS[0].rows,
+    document_commitment: commitmentOf(Buffer.from(salt, 'hex'), 'document_sha256', lineage.document.sha256),
   });
 
   const coverage = (await exports.get(`/v1/coverage/${DATASET}`)).json;
@@ -253,15 +255,18 @@ describe('check', () => {
     for (const [other, fault] of [
       [{ synthetic: true }, 'synthetic is true, and false in the leaf'],
       [{ document: { ...answer.document, name: 'other.csv' } }, 'the document is other.csv, and'],
-      [said({ first_offset: '0' }), 'first_offset of expected is 0, and 1 in the leaf'],
-      [said({ rows_hash: undefined }), 'rows_hash of expected is undefined, and'],
-      [said({ events_sha256: null }), 'events_sha256 of expected is null, and'],
-      [{ proof: { ...proof, recount: { ...proof.recount, rows: 1 } } }, 'rows of recount is 1, and 8000 in the leaf'],
+      [said({ first_offset: '0' }), 'expected: offsets 0 8000 is not what the leaf commits to'],
+      [said({ rows_hash: undefined }), 'expected: rows_hash undefined is not'],
+      [said({ events_sha256: null }), 'expected: events_sha256 null is not'],
+      [{ proof: { ...proof, recount: { ...proof.recount, rows: 1 } } }, 'recount: rows is 1, and 8000 in the leaf'],
       [{ payload_raw: { ...raw, utf8: 'another' } }, 'the text of the event is not its bytes'],
       [event(''), 'no line of the document is the event'],
       [event(raw.utf8.slice(2)), 'no line of the document is the event'],
       [event(raw.utf8.slice(0, -2)), 'no line of the document is the event'],
       [{ proof_log: { ...answer.proof_log, leaf_index: -5 } }, 'leaf: leaf -5 is not in the tree'],
+      [{ proof_log: { ...answer.proof_log, salt: null } }, 'leaf: the answer has no salt'],
+      [{ proof_log: { ...answer.proof_log, salt: 'ab' } }, 'leaf: the salt is not 64 hexadecimal digits'],
+      [{ proof_log: { ...answer.proof_log, salt: 'ab'.repeat(32) } }, WRONG_SALT],
     ] as const) {
       await writeFile(path, JSON.stringify({ ...answer, ...other }));
       const { exit, json } = await check(path, '--key', key, '--document', document);

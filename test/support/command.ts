@@ -88,6 +88,13 @@ export interface Begun {
 
 /** The same, to be told to stop. `settings` win: intervals that are shorter than an environment can say. */
 export function beginCommand(args: readonly string[], env: Environment, settings: Partial<Settings> = {}): Begun {
+  const { io, ...begun } = commandIo(env, settings);
+  const done = run(withJson(args), io).then((exit) => answerOf(exit, null, begun.written.stdout, begun.written.stderr));
+  return { done, answered: begun.answered, stop: begun.stop };
+}
+
+/** What a command in this process is given, and what it wrote. */
+export function commandIo(env: Environment, settings: Partial<Settings> = {}) {
   const listeners = new Set<() => void>();
   const written = { stdout: '', stderr: '' };
   const answered = Promise.withResolvers<void>();
@@ -111,9 +118,9 @@ export function beginCommand(args: readonly string[], env: Environment, settings
       return () => void listeners.delete(listener);
     },
   };
-  const done = run(withJson(args), io).then((exit) => answerOf(exit, null, written.stdout, written.stderr));
   return {
-    done,
+    io,
+    written,
     answered: answered.promise,
     stop: () => {
       for (const listener of listeners) listener();

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { checkExport } from '../../client/check/index.ts';
+import { WRONG_SALT } from '../../shared/proof-log/leaf.ts';
 import { runCommand } from '../support/command.ts';
 import { csvOf, DAY, LOG_KEY, manifestOf } from '../support/signed-export.ts';
 
@@ -25,7 +26,7 @@ test.each<[string, (text: Buffer) => Buffer]>([
     faults: [expect.stringMatching(/^the file has the sha256/)],
   });
   expect(await checkExport({ manifest: manifestOf(csv, altered), csv: altered.bytes, key: LOG_KEY })).toMatchObject({
-    faults: [expect.stringMatching(`^${DAY}: the rows have the sha256`)],
+    faults: [expect.stringMatching(`^${DAY}: rows_sha256`)],
   });
 });
 
@@ -60,4 +61,21 @@ test('rows of the sample passed for real ones where the manifest, and not the le
   expect((await checkExport({ manifest, csv, key: LOG_KEY })).faults).toEqual([
     `exchange_a_spot_trades ${DAY}: synthetic is false, and true in the leaf`,
   ]);
+});
+
+test.each([
+  [undefined, []],
+  [
+    null,
+    [
+      'the answer has no salt, without which nobody can tell what the leaf commits to: services give it to those who may read the rows',
+    ],
+  ],
+  ['ab', ['the salt is not 64 hexadecimal digits']],
+  ['ab'.repeat(32), [WRONG_SALT]],
+])('an export whose leaf has the salt %s', async (salt, faults) => {
+  const csv = csvOf(10);
+  const manifest = manifestOf(csv, { name: 'rows.csv', bytes: csv }, { salt });
+  const found = await checkExport({ manifest, csv, key: LOG_KEY });
+  expect(found.faults).toEqual(faults.map((fault) => `exchange_a_spot_trades ${DAY}: ${fault}`));
 });

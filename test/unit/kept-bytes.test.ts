@@ -34,8 +34,8 @@ function pooled(content: string): Buffer {
 }
 
 test('a change, which the feed keeps for its listeners', () => {
-  const body = pooled('{"v":1,"dataset":"exchange_a_spot_trades","reason":"größer"}');
-  const { event } = changeOf({ leaf_index: '41', dataset_id: 1, body });
+  const body = pooled('{"v":2,"dataset":"exchange_a_spot_trades","reason":"größer"}');
+  const { event } = changeOf({ leaf_index: '41', dataset_id: 1, body, salt: null });
   expect(event.buffer.byteLength).toBe(event.length);
   expect(String(event)).toMatch(/^id: 42\ndata: \{.*"größer".*\}\n\n$/);
 });

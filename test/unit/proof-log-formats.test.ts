@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { CsvFeed, decimalOf } from '../../shared/proof-log/csv-feed.ts';
-import { decodeLeaf, encodeLeaf, type Leaf, LeafFault, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
+import { commitTo, decodeLeaf, encodeLeaf, type Leaf, LeafFault, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
 import {
   consistencyProof,
   GrowingTree,
@@ -257,21 +257,26 @@ test('roots and proofs are those of another implementation, over 70,000 leaves',
   }
 });
 
+const SALT = Buffer.alloc(32, 1);
+const FACTS = {
+  document_sha256: 'ab'.repeat(32),
+  offsets: '1 3',
+  rows_hash: '-1',
+  events_sha256: 'cd'.repeat(32),
+  rows_sha256: 'ef'.repeat(32),
+};
 const leaf: Leaf = {
-  v: 1,
+  v: 2,
   kind: 'proved',
   dataset: 'exchange_a_spot_trades',
   partition: '2024-01-01',
   revision: 1,
   attempt: 1,
   synthetic: false,
-  document: { name: 'a.zip', sha256: 'ab'.repeat(32) },
+  document: 'a.zip',
   rows: 3,
-  first_offset: '1',
-  last_offset: '3',
-  rows_hash: '-1',
-  events_sha256: 'cd'.repeat(32),
-  rows_sha256: 'ef'.repeat(32),
+  ...commitTo(SALT, FACTS),
+  facts_commitment: null,
   at: '2024-01-02T00:00:00.000Z',
   reason: null,
 };
@@ -282,25 +287,22 @@ test('a leaf never has more than a kilobyte, whatever its document and its reaso
       fc.string({ unit: 'binary', maxLength: 400 }),
       fc.string({ unit: 'binary', maxLength: 400 }),
       (name, reason) => {
-        const bytes = encodeLeaf({ ...leaf, document: { name, sha256: 'ab'.repeat(32) }, reason });
+        const bytes = encodeLeaf({ ...leaf, document: name, reason });
         expect(bytes.length).toBeLessThanOrEqual(MAX_LEAF_BYTES);
-        expect(decodeLeaf(bytes)).toMatchObject({ rows_sha256: leaf.rows_sha256, kind: 'proved' });
+        expect(decodeLeaf(bytes)).toMatchObject({ rows_commitment: leaf.rows_commitment, kind: 'proved' });
       },
     ),
   );
-  const longest = encodeLeaf({
-    ...leaf,
-    first_offset: `9999999:9999:${'f'.repeat(64)}`,
-    last_offset: `9999999:9999:${'f'.repeat(64)}`,
-  });
-  expect(longest.length).toBeLessThanOrEqual(MAX_LEAF_BYTES);
+  // What is proved keeps its words.
+  const longest = encodeLeaf({ ...leaf, document: 'd'.repeat(120), facts_commitment: leaf.rows_commitment });
+  expect(decodeLeaf(longest).document).toHaveLength(120);
 });
 
 test('other bytes of the same leaf are refused: nobody can have two hashes for one statement', () => {
   const text = encodeLeaf(leaf).toString();
   for (const other of [
     text.replace('{', '{ '),
-    text.replace('"v":1', '"v":1.0'),
+    text.replace('"v":2', '"v":2.0'),
     `${text}\n`,
     text.replace('"kind":"proved"', '"kind":"lost"'),
   ]) {
@@ -313,14 +315,16 @@ test('a leaf whose members have other types is refused as a leaf, not by whoever
   for (const name of Object.keys(members)) {
     for (const value of [{}, [], 5, 'x', true, null]) {
       const bytes = Buffer.from(JSON.stringify({ ...members, [name]: value }));
-      const isLeaf = value === null || (name !== 'v' && typeof value === typeof members[name] && name !== 'document');
-      if (isLeaf || name === 'reason') continue;
+      const isLeaf =
+        value === null ||
+        (name !== 'v' && typeof value === (typeof members[name] === 'object' ? 'string' : typeof members[name]));
+      if (isLeaf) continue;
       expect(() => decodeLeaf(bytes), `${name}: ${JSON.stringify(value)}`).toThrow(LeafFault);
     }
   }
   for (const [name, value] of [
-    ['document', { name: 5, sha256: 'x' }],
-    ['document', { name: 'x' }],
+    ['document', 5],
+    ['facts_commitment', {}],
     ['reason', 5],
     ['at', null],
     ['synthetic', null],

@@ -260,7 +260,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
         {
           grammar: 'restored',
           doc: 'Copies missing leaves between the files of the proof log and the database after a loss, and records that in the log.',
-          options: [required(text('reason', 'Why; recorded in the log.'))],
+          options: [required(text('reason', 'Why. Anybody can read it in the log, for ever.'))],
           load: async () => (await import('./proof-log.ts')).restored,
         },
       ],

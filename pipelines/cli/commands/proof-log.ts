@@ -4,7 +4,9 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
 import { proofLogOf } from '../../../shared/config/settings.ts';
 import { connect, PROOF_LOG_LOCK } from '../../../shared/db/connect.ts';
+import { holdSecret, proofSecret } from '../../../shared/db/proof-secret.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { saltOf } from '../../../shared/proof-log/commitment.ts';
 import { CHECKPOINT_FILE, folderSource, ROTATIONS_FILE, writeDurably } from '../../../shared/proof-log/folder.ts';
 import { decodeLeaf, encodeLeaf, type Leaf, logLeaf } from '../../../shared/proof-log/leaf.ts';
 import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
@@ -83,6 +85,7 @@ export async function restored(command: ParsedCommand): Promise<number> {
     reason,
     streamed: (size: number) => leavesAhead(manager, size),
   };
+  await holdSecret(client, place.folder);
   // A sequencer that goes on holds the lock. One that is refused gives it up, and pauses.
   const isNeeded = (await lostOf(client, needs)).kind !== 'nothing';
   if (isNeeded) await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
@@ -90,7 +93,7 @@ export async function restored(command: ParsedCommand): Promise<number> {
   output.answer({ command: 'proof-log', action: 'restored', ok: true, from, to, leaves: to - from }, () =>
     kind === 'nothing'
       ? 'Database and folder both have every leaf that was signed; nothing is changed.'
-      : `${to - from} leaves, ${from} to ${to - 1}, are in ${STORES[kind]} again; the log says that they were lost.`,
+      : `${to - from} leaves, ${from} to ${to - 1}, are in ${STORES[kind]} again; the log says for ever that they were lost, and why.`,
   );
   return EXIT.DONE;
 }
@@ -220,9 +223,14 @@ async function restoreLeaf(client: ClientBase, body: Buffer, index: number): Pro
 }
 
 async function insertLeaf(client: ClientBase, leaf: Leaf, body: Buffer, index: number | null): Promise<void> {
+  const { dataset, partition, revision } = leaf;
+  const salt =
+    dataset === null
+      ? null
+      : saltOf(await proofSecret(client), { dataset, partition: partition!, revision: revision! });
   await client.query(
-    `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body) values ($1, $2, $3, $4, $5, $6)`,
-    [index, NUMBERS.get(leaf.dataset ?? '') ?? null, leaf.partition, leaf.attempt, leaf.kind, body],
+    `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body, salt) values ($1, $2, $3, $4, $5, $6, $7)`,
+    [index, NUMBERS.get(dataset ?? '') ?? null, partition, leaf.attempt, leaf.kind, body, salt],
   );
 }
 

@@ -140,7 +140,10 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
   const klines = await remadeKlines(client, dataset, row);
   await keepKlines(client, dataset, row, klines);
   await coverWindow(client, dataset, partitionRefOf(row));
-  const stated = { rowsSha256: await storedRowsSha256(client, dataset, row), reason: 'released from quarantine' };
+  const stated = {
+    rowsSha256: await storedRowsSha256(client, dataset, row),
+    reason: 'released from quarantine',
+  } as const;
   await stateProved(client, dataset, row, stated);
 }
 

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
-import { provingLeafSql } from '../../../shared/db/partition-changes.ts';
+import { type FoundLeaf, foundLeaf, LEAF_COLUMNS, provingLeafSql } from '../../../shared/db/partition-changes.ts';
 import { MAX_LEAVES } from '../../../shared/proof-log/check-export.ts';
 import { manifestBytes } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../../shared/ranges.ts';
@@ -112,18 +112,16 @@ const isGone = (error: unknown): boolean =>
 /** A manifest lists at most this many partitions; count and digest cover all. A snapshot per minute makes half a million a year. */
 const MAX_LISTED = 20_000;
 
-/** A leaf of the proof log; it has no index while it is pending. */
-export interface FoundLeaf {
+/** The leaf of a partition in the proof log. */
+export interface PartitionLeaf extends FoundLeaf {
   readonly dataset: string;
   readonly partition: string;
-  readonly index: number | null;
-  readonly body: string;
 }
 
 /** The proved partitions that an artifact's rows come from. */
 export interface Proof {
   readonly manifest: ManifestProof;
-  readonly leaves: readonly FoundLeaf[];
+  readonly leaves: readonly PartitionLeaf[];
   /** Number of rows, in the requested mode, in all partitions that the window overlaps. */
   readonly rows: number;
 }
@@ -144,7 +142,7 @@ export async function readProof(
   );
   const ranges: Range[] = [...plan.parts, ...(plan.carried ?? []).map(({ ms }) => ({ from: ms, to: ms + 1 }))];
   const sink = new PartitionSink(dataset.sources[0]);
-  const leaves: FoundLeaf[] = [];
+  const leaves: PartitionLeaf[] = [];
   if (ranges.length > 0) {
     const params = new Params();
     const id = params.add(int2(dataset.number));
@@ -156,18 +154,13 @@ export async function readProof(
       and ${knownTest(request) ?? 'true'} order by from_ms, partition_key collate "C"`;
     await session.stream({ text: `select ${COLUMNS} ${chosen}`, params: params.list }, OIDS, sink);
     const found = await session.rows(
-      `select p.partition_key, l.leaf_index::text, convert_from(l.body, 'UTF8') from (
-         select * ${chosen} limit ${MAX_LEAVES}) p cross join lateral ${provingLeafSql('l.leaf_index, l.body')} l
+      `select p.partition_key, ${LEAF_COLUMNS} from (
+         select * ${chosen} limit ${MAX_LEAVES}) p cross join lateral ${provingLeafSql('l.leaf_index, l.body, l.salt')} l
        order by p.from_ms, p.partition_key collate "C"`,
       params,
     );
-    for (const [partition, index, body] of found) {
-      leaves.push({
-        dataset: dataset.key,
-        partition: partition!,
-        index: index === null ? null : Number(index),
-        body: body!,
-      });
+    for (const [partition, ...leaf] of found) {
+      leaves.push({ dataset: dataset.key, partition: partition!, ...foundLeaf(leaf)! });
     }
   }
   return {
@@ -188,10 +181,10 @@ const STATES_BEFORE_MS = 2 * DAY_MS;
 /** The proofs of a frame's datasets, by the partitions that its rows can come from. */
 export async function readProofs(
   contexts: readonly LiveContext[],
-): Promise<{ readonly proofs: ({ readonly dataset: string } & ManifestProof)[]; readonly leaves: FoundLeaf[] }> {
+): Promise<{ readonly proofs: ({ readonly dataset: string } & ManifestProof)[]; readonly leaves: PartitionLeaf[] }> {
   const found = Map.groupBy(contexts, ({ request }) => request.dataset);
   const proofs: ({ readonly dataset: string } & ManifestProof)[] = [];
-  const logged: FoundLeaf[] = [];
+  const logged: PartitionLeaf[] = [];
   for (const [dataset, own] of found) {
     const parts = own.flatMap(({ request: { window }, coverage, parts: searched }): Part[] => {
       if (dataset.trades) return [...searched];

@@ -28,8 +28,8 @@ import { BackpressureGate } from './file-sink.ts';
 import { ArtifactFiles, type Format, formatOf } from './files.ts';
 import {
   digestOf,
-  type FoundLeaf,
   isIntact,
+  type PartitionLeaf,
   type Proof,
   readArtifact,
   readProof,
@@ -137,9 +137,10 @@ export async function writeFiles(
 
 async function proofLogOf({ leaves, head }: ReadResult, proofLog: ProofLog): Promise<ManifestProofLog> {
   const listed: LoggedPartition[] = [];
-  for (const { dataset, partition, index, body } of leaves) {
-    const { leaf_index, inclusion = null } = await proofLog.describe(index, body, head);
-    listed.push({ dataset, partition, leaf_index, leaf: body, inclusion });
+  for (const leaf of leaves) {
+    const { leaf_index, inclusion } = await proofLog.describe(leaf, head);
+    const { dataset, partition, body, salt } = leaf;
+    listed.push({ dataset, partition, leaf_index, leaf: body, salt, inclusion });
   }
   return { checkpoint: head.checkpoint, leaves: listed };
 }
@@ -152,7 +153,7 @@ interface ReadResult {
   readonly asOfMs: number | undefined;
   readonly searched: Searched | undefined;
   readonly split: boolean;
-  readonly leaves: readonly FoundLeaf[];
+  readonly leaves: readonly PartitionLeaf[];
   readonly head: SignedHead;
 }
 
