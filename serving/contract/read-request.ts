@@ -8,7 +8,13 @@ export type Window =
   /** No selector: the whole proved history. */
   | { readonly kind: 'history' }
   /** [fromMs, toMs); an open side extends to the end of the proved history. */
-  | { readonly kind: 'range'; readonly fromMs: number | undefined; readonly toMs: number | undefined }
+  | {
+      readonly kind: 'range';
+      readonly fromMs: number | undefined;
+      readonly toMs: number | undefined;
+      /** The rows whose time lies in the window and no others, each with its whole validity. */
+      readonly whole?: true;
+    }
   /** `selector` is the request's key that holds the number of rows. */
   | { readonly kind: 'latest'; readonly rows: number; readonly selector: string }
   | { readonly kind: 'random'; readonly rows: number; readonly seed: number; readonly selector: string };

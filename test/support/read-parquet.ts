@@ -37,17 +37,18 @@ function textOf(value: DuckDBValue): string | null {
   throw new Error(`a ${typeof value} is none of our types`);
 }
 
-// Generated rows as a Parquet file, written as exports are.
+// Generated rows as a Parquet file, written as exports are, or as files of a table are.
 
 interface ParquetOptions {
   readonly facts?: Record<string, string>;
   readonly compression?: 'zstd' | 'snappy' | 'none';
+  readonly isOfTable?: boolean;
 }
 
 export async function writeParquet(
   path: string,
   generated: GeneratedRows,
-  { facts = {}, compression = 'zstd' }: ParquetOptions = {},
+  { facts = {}, compression = 'zstd', isOfTable = false }: ParquetOptions = {},
 ): Promise<string> {
   // Rows come when they are let.
   let gate: PromiseWithResolvers<void> | undefined;
@@ -58,7 +59,7 @@ export async function writeParquet(
   };
   await using sink = await FileSink.create(path, { buffers: new BufferPool(), flow: brake.createReason(), onFault });
   const { shape } = generated;
-  await using writer = formatOf('parquet', compression).open({
+  await using writer = formatOf('parquet', compression, { isOfTable }).open({
     sink,
     flow: brake.createReason(),
     shape,

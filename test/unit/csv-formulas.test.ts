@@ -96,7 +96,7 @@ describe('files of exports', () => {
     Object.assign(sink, { buffer: () => buffers.take() });
     const flow = { pause() {}, resume() {} };
     const options = { sink, flow, shape: SHAPE, facts: {}, buffers, onFault() {} };
-    const file = formatOf('csv', compression, 'escape').open(options);
+    const file = formatOf('csv', compression, { formulas: 'escape' }).open(options);
     const { rows } = rowsOf(['=1+1']);
     writeRow(file, SHAPE, rows[0]);
     await file.close();

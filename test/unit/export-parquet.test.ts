@@ -33,8 +33,8 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-const written = (generated: GeneratedRows, facts: Record<string, string> = {}): Promise<string> =>
-  writeParquet(join(dir, `${files++}.parquet`), generated, { facts });
+const written = (generated: GeneratedRows, facts: Record<string, string> = {}, isOfTable = false): Promise<string> =>
+  writeParquet(join(dir, `${files++}.parquet`), generated, { facts, isOfTable });
 
 const columnOf = (name: string, dtype: Dtype, pg: PgType, nullable = false): Column => ({
   field: { name, dtype, pg, nullable, doc: '', sql: '', columns: [] },
@@ -47,13 +47,17 @@ const int8 = (value: bigint) => {
 };
 const text = (value: string) => ({ bytes: Buffer.from(value), text: value });
 
-test('any rows of any columns come back', async () => {
+test('any rows of any columns come back, from files of tables as well', async () => {
   await fc.assert(
-    fc.asyncProperty(generatedRows, fc.constantFrom(1, 1, 40), async (generated, times) => {
+    fc.asyncProperty(generatedRows, fc.constantFrom(1, 1, 40), fc.boolean(), async (generated, times, isOfTable) => {
       // Repeated, so that dictionaries pay.
       const many = { ...generated, rows: Array.from({ length: times }, () => generated.rows).flat() };
-      const path = await written(many);
+      const path = await written(many, {}, isOfTable);
       expect(await duck.texts(`select * from '${path}'`)).toEqual(expectedTexts(many));
+      const units = await duck.texts(
+        `select distinct converted_type from parquet_schema('${path}') where converted_type like 'TIMESTAMP%'`,
+      );
+      expect(units.flat().filter((unit) => unit !== (isOfTable ? 'TIMESTAMP_MICROS' : 'TIMESTAMP_MILLIS'))).toEqual([]);
     }),
     { numRuns: 25 },
   );

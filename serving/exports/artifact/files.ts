@@ -45,13 +45,23 @@ const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
   json: 'string',
 };
 
-export function formatOf(format: ArtifactFormat, compression: Compression, formulas?: CsvFormulas): Format {
+interface FormatOptions {
+  readonly formulas?: CsvFormulas | undefined;
+  /** Of a lake's table: times in microseconds, which is what engines join without a cast. */
+  readonly isOfTable?: boolean;
+}
+
+export function formatOf(
+  format: ArtifactFormat,
+  compression: Compression,
+  { formulas, isOfTable }: FormatOptions = {},
+): Format {
   if (format === 'parquet') {
     return {
       extension: 'parquet',
       mediaType: 'application/vnd.apache.parquet',
-      typeOf: (dtype) => PARQUET_TYPES[dtype],
-      open: (target) => new ParquetFile(target, compression),
+      typeOf: (dtype) => (isOfTable && dtype === 'timestamp_utc' ? 'timestamp[us, UTC]' : PARQUET_TYPES[dtype]),
+      open: (target) => new ParquetFile(target, compression, isOfTable),
     };
   }
   const packed = PACKED[compression];

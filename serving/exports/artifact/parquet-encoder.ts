@@ -11,11 +11,10 @@ import { writeColumn } from 'hyparquet-writer/src/column.js';
 import { writePageHeader } from 'hyparquet-writer/src/datapage.js';
 import { deltaBinaryPack } from 'hyparquet-writer/src/delta.js';
 import { unconvertMinMax } from 'hyparquet-writer/src/unconvert.js';
-import type { ArrowType } from '../../render/arrow-messages.ts';
 import type { EncoderBatch, EncoderColumn, EncoderFile, FromEncoder, ToEncoder } from './parquet-file.ts';
 
 /** Parquet types. Converted types serve readers that predate logical types. */
-const ELEMENTS: Readonly<Record<ArrowType, Omit<SchemaElement, 'name' | 'repetition_type'>>> = {
+const ELEMENTS: Readonly<Record<EncoderColumn['type'], Omit<SchemaElement, 'name' | 'repetition_type'>>> = {
   int64: { type: 'INT64' },
   float64: { type: 'DOUBLE' },
   // The encoder sets the converted type alone: version 0.17.0 of the library writes the bit width of the logical type as Thrift's i32,
@@ -25,6 +24,11 @@ const ELEMENTS: Readonly<Record<ArrowType, Omit<SchemaElement, 'name' | 'repetit
     type: 'INT64',
     converted_type: 'TIMESTAMP_MILLIS',
     logical_type: { type: 'TIMESTAMP', isAdjustedToUTC: true, unit: 'MILLIS' },
+  },
+  timestamp_us_utc: {
+    type: 'INT64',
+    converted_type: 'TIMESTAMP_MICROS',
+    logical_type: { type: 'TIMESTAMP', isAdjustedToUTC: true, unit: 'MICROS' },
   },
   utf8: { type: 'BYTE_ARRAY', converted_type: 'UTF8', logical_type: { type: 'STRING' } },
 };
@@ -57,15 +61,30 @@ function valuesOf({ type, isDocument }: EncoderColumn, rows: number, batch: Enco
 
 const isValid = (validity: Uint8Array, row: number) => (validity[row >> 3] & (1 << (row & 7))) !== 0;
 
-function numbersOf(type: Exclude<ArrowType, 'utf8'>, { buffer, byteOffset, byteLength }: Uint8Array) {
+function numbersOf(type: Exclude<EncoderColumn['type'], 'utf8'>, { buffer, byteOffset, byteLength }: Uint8Array) {
   switch (type) {
     case 'int64':
     case 'timestamp_ms_utc':
+      return new BigInt64Array(buffer, byteOffset, byteLength / 8);
+    case 'timestamp_us_utc':
+      toMicros(new Int32Array(buffer, byteOffset, byteLength / 4));
       return new BigInt64Array(buffer, byteOffset, byteLength / 8);
     case 'float64':
       return new Float64Array(buffer, byteOffset, byteLength / 8);
     case 'int8':
       return Int32Array.from(new Int8Array(buffer, byteOffset, byteLength));
+  }
+}
+
+const WORD = 2 ** 32;
+
+/** Milliseconds become microseconds in place, by halves: a bigint a value would take an order of magnitude longer. */
+function toMicros(words: Int32Array): void {
+  for (let low = 0; low < words.length; low += 2) {
+    const micros = (words[low] >>> 0) * 1000;
+    const carry = Math.floor(micros / WORD);
+    words[low] = micros - carry * WORD;
+    words[low + 1] = words[low + 1] * 1000 + carry;
   }
 }
 
@@ -122,7 +141,7 @@ const MAX_DELTA_BITS = 28n;
  * without nulls.
  */
 function deltasOf({ type, nullable }: EncoderColumn, values: Values): BigInt64Array | undefined {
-  if (nullable || (type !== 'int64' && type !== 'timestamp_ms_utc')) return undefined;
+  if (nullable || (type !== 'int64' && !isTime(type))) return undefined;
   const integers = values as BigInt64Array;
   let [min, max] = [0n, 0n];
   for (let row = 1; row < integers.length; row++) {
@@ -132,6 +151,8 @@ function deltasOf({ type, nullable }: EncoderColumn, values: Values): BigInt64Ar
   }
   return max - min < 1n << MAX_DELTA_BITS ? integers : undefined;
 }
+
+const isTime = (type: EncoderColumn['type']) => type === 'timestamp_ms_utc' || type === 'timestamp_us_utc';
 
 const DELTA = 'DELTA_BINARY_PACKED';
 const DELTA_PAGE_ROWS = PAGE_BYTES / 8;
@@ -230,12 +251,15 @@ function orderOf(...lists: readonly (readonly bigint[])[]): 'ASCENDING' | 'DESCE
   return every((before, after) => before >= after) ? 'DESCENDING' : 'UNORDERED';
 }
 
+const countNull = (nulls: number, value: unknown) => nulls + (value === null ? 1 : 0);
+
 /** Writes one row group, as the library's `write` does. */
 function writeGroup(
   parquet: ParquetWriter,
   columns: readonly EncoderColumn[],
   rows: number,
   batches: readonly EncoderBatch[],
+  countsNulls: boolean,
 ): void {
   const { writer, schema, codec, compressors } = parquet;
   const [root, ...elements] = schema;
@@ -243,11 +267,11 @@ function writeGroup(
   const chunks = columns.map((column, index): Chunk => {
     const element = elements[index];
     const values = valuesOf(column, rows, batches[index]);
-    const columnIndex = column.type === 'timestamp_ms_utc';
+    const columnIndex = isTime(column.type);
     const deltas = deltasOf(column, values);
     if (deltas) return writeDeltas(parquet, element, deltas, columnIndex);
     const { encoding, statistics = true } = encodingOf(column);
-    return writeColumn({
+    const written = writeColumn({
       writer,
       column: {
         columnName: column.name,
@@ -270,6 +294,10 @@ function writeGroup(
         maxDefinitionLevel: column.nullable ? 1 : 0,
       },
     });
+    // A table's log states how many values are missing in each column, in documents as well.
+    const nulls = column.nullable ? (values as (unknown | null)[]).reduce<number>(countNull, 0) : 0;
+    if (countsNulls) written.chunk.meta_data!.statistics ??= { null_count: BigInt(nulls) };
+    return written;
   });
   parquet.pendingIndexes.push(...chunks);
   parquet.num_rows += BigInt(rows);
@@ -283,12 +311,13 @@ function writeGroup(
 
 /** The file in progress. */
 let current: {
+  readonly isOfTable: boolean;
   readonly columns: readonly EncoderColumn[];
   readonly writer: ByteWriter;
   readonly parquet: ParquetWriter;
 };
 
-function begin({ columns, facts, compression }: EncoderFile): typeof current {
+function begin({ columns, facts, compression, isOfTable }: EncoderFile): typeof current {
   const writer = new ByteWriter();
   const parquet = new ParquetWriter({
     writer,
@@ -299,7 +328,7 @@ function begin({ columns, facts, compression }: EncoderFile): typeof current {
     // The name includes a version of the files' layout: readers that find none ignore the bounds of texts.
     createdBy: 'tidemark version 1',
   });
-  return { columns, writer, parquet };
+  return { columns, writer, parquet, isOfTable };
 }
 
 port.on('message', (message: ToEncoder) => {
@@ -307,14 +336,14 @@ port.on('message', (message: ToEncoder) => {
     current = begin(message.file);
     return;
   }
-  const { columns, writer, parquet } = current;
+  const { columns, writer, parquet, isOfTable } = current;
   if (message.kind === 'end') {
     parquet.finish();
     const bytes = written(writer);
     port.postMessage({ kind: 'end', bytes } satisfies FromEncoder, [bytes.buffer]);
     return;
   }
-  writeGroup(parquet, columns, message.rows, message.columns);
+  writeGroup(parquet, columns, message.rows, message.columns, isOfTable);
   const bytes = written(writer);
   const memory = message.columns.map(({ values, text }) => ({
     bytes: new Uint8Array(values.buffer as ArrayBuffer),

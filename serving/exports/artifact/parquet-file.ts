@@ -10,7 +10,7 @@ import type { FileTarget, FileWriter } from './file-sink.ts';
 /** A column of the file. The messages between the two threads transfer their buffers and copy none. */
 export interface EncoderColumn {
   readonly name: string;
-  readonly type: ArrowType;
+  readonly type: ArrowType | 'timestamp_us_utc';
   readonly nullable: boolean;
   /** Whether texts are long and seldom equal. */
   readonly isDocument: boolean;
@@ -20,6 +20,8 @@ export interface EncoderColumn {
 export interface EncoderFile {
   readonly columns: readonly EncoderColumn[];
   readonly compression: Compression;
+  /** Times are microseconds, and all columns state how many values they lack. */
+  readonly isOfTable: boolean;
   /** Key-value pairs for the file's footer. */
   readonly facts: readonly (readonly [key: string, value: string])[];
 }
@@ -107,17 +109,18 @@ export class ParquetFile extends BatchedRows implements FileWriter {
     this.#target.onFault(error);
   };
 
-  constructor(target: FileTarget, compression: Compression) {
+  constructor(target: FileTarget, compression: Compression, isOfTable = false) {
     super(target.shape, { firstRows: GROUP_ROWS, rows: GROUP_ROWS, textBytes: GROUP_TEXT_BYTES });
     this.#target = target;
     const file: EncoderFile = {
       columns: this.columns.map(({ field: { name, type, nullable } }, index) => ({
         name,
-        type,
+        type: isOfTable && type === 'timestamp_ms_utc' ? 'timestamp_us_utc' : type,
         nullable,
         isDocument: target.shape.columns[index].field.dtype === 'json',
       })),
       compression,
+      isOfTable,
       facts: Object.entries(target.facts),
     };
     this.#ended.promise.catch(() => {}); // `close` awaits it

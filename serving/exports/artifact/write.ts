@@ -76,16 +76,21 @@ interface Place {
   readonly stem: string;
   /** Ends the names on disk until the caller renames the files; the manifest does without. */
   readonly inProgress?: string;
+  /** Of a lake's table: the name in the manifest, by the file's digest. */
+  readonly nameOf?: (sha256: string) => string;
 }
 
 /** Writes the files of an artifact, synced, to an existing folder. @returns their manifest */
 export async function writeFiles(
   deps: ArtifactDeps,
   job: RowsJob,
-  { directory, stem, inProgress }: Place,
+  { directory, stem, inProgress, nameOf }: Place,
 ): Promise<ArtifactManifest> {
   const { request } = job;
-  const format = formatOf(job.format, job.compression, job.csvFormulas);
+  const format = formatOf(job.format, job.compression, {
+    formulas: job.csvFormulas,
+    isOfTable: nameOf !== undefined,
+  });
   const schema = columnsOf(request, format);
   const stop = new AbortController();
   const gate = new BackpressureGate();
@@ -123,7 +128,7 @@ export async function writeFiles(
     bytes: files.bytes,
     sha256: digestOf(files.done),
     split: read.split ? ('day' as const) : ('none' as const),
-    files: files.done,
+    files: nameOf ? files.done.map((file) => ({ ...file, name: nameOf(file.sha256) })) : files.done,
     synthetic: read.synthetic,
     as_of_utc: read.asOfMs === undefined ? null : new Date(read.asOfMs).toISOString(),
     warnings: read.facts.warnings,

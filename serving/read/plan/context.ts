@@ -4,7 +4,16 @@ import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import type { Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
-import { admittedBy, boundsOf, type Coverage, type Gap, partsOf, wholePart, within } from '../snapshot/proved-runs.ts';
+import {
+  admittedBy,
+  boundsOf,
+  type Coverage,
+  type Gap,
+  isWhole,
+  partsOf,
+  wholePart,
+  within,
+} from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
 
@@ -63,10 +72,12 @@ export type LiveContext = PlanContext & { readonly session: Session };
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {
   const coverage = admittedBy(snapshot.coverage, request.filters);
   const { window } = request;
-  const given = window.kind === 'range' ? window.fromMs : undefined;
+  // A whole window cuts no validity, and nothing is carried into it.
+  const cut = window.kind === 'range' && !window.whole ? window : undefined;
+  const given = cut?.fromMs;
   // Arithmetic with a start far in the past would leave the years that the database knows, and no row lies there.
   const startMs = given === undefined || !coverage.extent ? undefined : Math.max(given, coverage.extent.from);
-  const endMs = (window.kind === 'range' ? window.toMs : undefined) ?? Number.POSITIVE_INFINITY;
+  const endMs = cut?.toMs ?? Number.POSITIVE_INFINITY;
   const series = admittedSeries(request, snapshot);
   const relation = new Relation(request, { coverage, snapshot, series, startMs, endMs });
   const context = { request, snapshot, coverage, relation, series, carried: [], startMs, endMs };
@@ -88,7 +99,9 @@ function admittedSeries({ dataset, filters }: ReadRequest, { series }: Snapshot)
 /** The context for the window [from, to). */
 export function withParts<C extends Omit<PlanContext, 'parts' | 'searched'>>(context: C, range: Range) {
   const { coverage, relation, request } = context;
-  const parts = relation.isSingleSeries ? partsOf(coverage, range) : wholePart(coverage, range);
+  const parts = relation.isSingleSeries
+    ? partsOf(coverage, range, isWhole(request.window))
+    : wholePart(coverage, range);
   const searched = within(
     parts,
     boundsOfFilters(request, (field) => relation.isTime(field)),

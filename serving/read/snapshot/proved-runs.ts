@@ -88,10 +88,16 @@ export function boundsOf(coverage: Coverage, window: Window): Bounds {
   };
 }
 
-/** The proved parts of [from, to) of a dataset with a single series, ascending. */
-export function partsOf(coverage: Coverage, { from, to }: Range): Part[] {
+/** Whether the window's rows keep their whole validity. */
+export const isWhole = (window: Window): boolean => window.kind === 'range' && window.whole === true;
+
+/**
+ * The proved parts of [from, to) of a dataset with a single series, ascending.
+ * @param whole whether a row after the part ends the validity of its last one
+ */
+export function partsOf(coverage: Coverage, { from, to }: Range, whole = false): Part[] {
   return stretchesOf(coverage).flatMap((stretch) =>
-    clip([stretch], from, to).map((part) => ({ ...stretch, ...part, until: part.to })),
+    clip([stretch], from, to).map((part) => ({ ...stretch, ...part, until: whole ? stretch.to : part.to })),
   );
 }
 

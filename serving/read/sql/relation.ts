@@ -11,8 +11,7 @@ import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int8, OID, type Params, text } from '../../db/pg-messages.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
 import type { Part, Slice, ValidityRule } from '../read-model.ts';
-import type { Coverage } from '../snapshot/proved-runs.ts';
-import { knownTest, type RowScope } from '../snapshot/proved-runs.ts';
+import { type Coverage, isWhole, knownTest, type RowScope } from '../snapshot/proved-runs.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';
 import { seriesRows } from './series-rows.ts';
 
@@ -158,7 +157,7 @@ export class Relation {
     const filtered = filters.map((filter) => filter.field);
     const asks = (list: readonly Field[], end: Field['validity']) => list.some((field) => isComputed(field, end));
     const asked = asks([...fields, ...filtered], 'to') || asks(filtered, 'from');
-    const complete = this.isSingleSeries && filters.length === 0 && window.kind !== 'random';
+    const complete = this.isSingleSeries && filters.length === 0 && window.kind !== 'random' && !isWhole(window);
     this.validity = !asked ? 'none' : complete ? 'lookahead' : 'computed';
     const lookahead = this.validity === 'lookahead';
     this.columns = fields.map((field) => ({
