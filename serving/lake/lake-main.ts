@@ -10,8 +10,8 @@ import { readProcessOptions, untilStopped, usableSettings } from '../monitoring/
 import { freshnessRule } from '../read/execute/warnings.ts';
 import { ReadFault } from '../read/read-model.ts';
 import { shadowedBy } from '../rights/gate.ts';
+import { LakeFolder } from './folder.ts';
 import { Lake } from './lake.ts';
-import { FolderTarget } from './target.ts';
 
 const PROGRESS_MS = 200;
 /** A stop waits this long for the files in progress to be given up. */
@@ -43,7 +43,7 @@ async function main(): Promise<void> {
     }),
     freshness: freshnessRule(settings),
     log,
-    target: await FolderTarget.open(folder),
+    folder: await LakeFolder.open(folder),
     synthetic: options.synthetic ?? false,
     signal: stopping.signal,
     onProgress: (progress) => {

@@ -17,8 +17,8 @@ import { PgPool, poolOptions } from '../db/pool.ts';
 import { artifactDeps } from '../exports/service.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { ReadFault } from '../read/read-model.ts';
+import type { LakeFolder } from './folder.ts';
 import { SPANS } from './format.ts';
-import type { LakeTarget } from './target.ts';
 import { EVERYTHING, type LakeCounts, type LakeProgress, LakeWriter, type Scope, type Skipped } from './writer.ts';
 
 export interface LakeOptions {
@@ -27,7 +27,7 @@ export interface LakeOptions {
   readonly rights: RightsStore;
   readonly freshness: FreshnessRule;
   readonly log: Logger;
-  readonly target: LakeTarget;
+  readonly folder: LakeFolder;
   readonly synthetic: boolean;
   readonly signal: AbortSignal;
   readonly onProgress?: (progress: LakeProgress) => void;
@@ -47,7 +47,7 @@ const POLL_MS = 1000;
 const RETRY_MS = 3000;
 /** The longest wait for the signature of what is proved. */
 const SETTLE_MS = 5000;
-/** Passes in a row that write nothing and find the plan changed while they write. */
+/** Passes in a row that end nothing and find the plan changed while they write. */
 const MAX_FRUITLESS = 20;
 /** Leaves that one look takes; more make a comparison of everything. */
 const MAX_LEAVES = 10_000;
@@ -114,7 +114,7 @@ class LakeCatalog implements AsyncDisposable {
       if (!dataset) continue;
       const ranges = scope.get(dataset) ?? [];
       if (ranges === 'all') continue;
-      if (from === null || SPANS[dataset.partition.kind].carriesFar) scope.set(dataset, 'all');
+      if (from === null || SPANS[dataset.partition.kind].reachesFar) scope.set(dataset, 'all');
       else scope.set(dataset, [...ranges, { from: Number(from), to: Number(to) }]);
     }
     return scope;
@@ -151,6 +151,10 @@ export class Lake implements AsyncDisposable {
   readonly #pool: PgPool;
   #catalog: LakeCatalog;
   #writer: LakeWriter;
+  /** The datasets that are to be compared as a whole. */
+  #whole = new Set(EVERYTHING.keys());
+  /** The versions of coverage that were looked at. */
+  #versions: ReadonlyMap<number, string> = new Map();
 
   private constructor(options: LakeOptions, pool: PgPool, catalog: LakeCatalog, writer: LakeWriter) {
     this.#options = options;
@@ -161,10 +165,10 @@ export class Lake implements AsyncDisposable {
 
   /** @throws TidemarkError USAGE, WORK_HELD, DISK_UNUSABLE */
   static async open(options: LakeOptions): Promise<Lake> {
-    const { target, databaseUrl } = options;
-    await target.readRoot();
+    const { folder, databaseUrl } = options;
+    await folder.readRoot();
     await using opened = new AsyncDisposableStack();
-    const catalog = opened.use(await LakeCatalog.open(databaseUrl, target.location));
+    const catalog = opened.use(await LakeCatalog.open(databaseUrl, folder.location));
     const pool = opened.use(new PgPool(poolOptions(databaseUrl)));
     const writer = await openWriter(options, pool);
     opened.move();
@@ -173,14 +177,15 @@ export class Lake implements AsyncDisposable {
 
   /** Brings the lake to what is proved now. */
   async write(): Promise<LakeReport> {
-    await this.#bring(async () => EVERYTHING);
+    this.#whole = new Set(EVERYTHING.keys());
+    await this.#bring(0);
     return this.report();
   }
 
   report(): LakeReport {
     const { counts, change, skipped, failed } = this.#writer;
     return {
-      folder: this.#options.target.location,
+      folder: this.#options.folder.location,
       ...this.#writer.totals(),
       ...counts,
       change,
@@ -190,21 +195,17 @@ export class Lake implements AsyncDisposable {
   }
 
   /**
-   * Keeps the lake until the signal. Faults of database and disk are stated and tried again.
+   * Keeps the lake until the signal. Faults of database, disk and rights matrix are stated and tried again.
    * @param onRound called after each round that changed the lake
    */
   async follow(onRound: (report: LakeReport) => void): Promise<void> {
-    const { signal, log } = this.#options;
-    let versions: ReadonlyMap<number, string> | undefined;
+    const { signal, log, settings } = this.#options;
     let isFaulty = false;
     while (!signal.aborted) {
       try {
         if (isFaulty) await this.#reopen();
-        const now = await this.#catalog.versions();
         const before = JSON.stringify(this.report());
-        const since = isFaulty ? undefined : versions;
-        await this.#bring(async () => (since ? await this.#scope(since, now) : EVERYTHING));
-        versions = now;
+        await this.#bring(settings.limits.lakeCommitMs);
         isFaulty = false;
         if (JSON.stringify(this.report()) !== before) onRound(this.report());
       } catch (error) {
@@ -221,34 +222,42 @@ export class Lake implements AsyncDisposable {
   /** The lock went with a lost connection, and another writer may have come: everything is read anew. */
   async #reopen(): Promise<void> {
     await this.#catalog[Symbol.asyncDispose]();
-    this.#catalog = await LakeCatalog.open(this.#options.databaseUrl, this.#options.target.location);
+    this.#catalog = await LakeCatalog.open(this.#options.databaseUrl, this.#options.folder.location);
     this.#writer = await openWriter(this.#options, this.#pool);
+    this.#whole = new Set(EVERYTHING.keys());
   }
 
-  /** What changed since the last round: by leaves, and where years are carried along also by coverage. */
-  async #scope(before: ReadonlyMap<number, string>, now: ReadonlyMap<number, string>): Promise<Scope> {
+  /** What the lake may lack: by leaves since its change, and as a whole where that does not tell. */
+  async #scope(): Promise<Scope> {
+    const versions = await this.#catalog.versions();
     const scope = new Map(await this.#catalog.touched(this.#writer.change));
-    const refused = new Set(this.#writer.skipped.map(({ dataset }) => dataset));
-    for (const dataset of DATASETS.values()) {
+    for (const { dataset: key } of this.#writer.skipped) {
       // What was refused may be allowed now, without a leaf.
-      if (refused.has(dataset.key)) scope.set(dataset, 'all');
-      const isPlannedWhole = SPANS[dataset.partition.kind].carriesFar;
-      if (isPlannedWhole && before.get(dataset.number) !== now.get(dataset.number)) scope.set(dataset, 'all');
+      for (const dataset of DATASETS.values()) if (dataset.key === key) this.#whole.add(dataset);
     }
+    for (const dataset of DATASETS.values()) {
+      const isChanged = this.#versions.get(dataset.number) !== versions.get(dataset.number);
+      if (isChanged && SPANS[dataset.partition.kind].reachesFar) this.#whole.add(dataset);
+    }
+    this.#versions = versions;
+    for (const dataset of this.#whole) scope.set(dataset, 'all');
     return scope;
   }
 
-  /** @param scopeOf read after the change that a pass states: a leaf that came between them would be stated and never written */
-  async #bring(scopeOf: () => Promise<Scope>): Promise<void> {
+  /** @param pauseMs between two commits of a table, unless rows were withdrawn */
+  async #bring(pauseMs: number): Promise<void> {
     const { signal, synthetic } = this.#options;
     await this.#catalog.settled(signal);
     for (let fruitless = 0; ; ) {
       signal.throwIfAborted();
-      const { written, replaced } = this.#writer.counts;
+      const before = this.#writer.written;
+      // First: a leaf that came between the two would be stated and never written.
       const change = await this.#catalog.change();
-      if (await this.#writer.pass(await scopeOf(), change)) break;
-      const { counts } = this.#writer;
-      fruitless = counts.written + counts.replaced > written + replaced ? 0 : fruitless + 1;
+      const scope = await this.#scope();
+      const { done, waiting } = await this.#writer.pass(scope, change, pauseMs);
+      for (const dataset of done) this.#whole.delete(dataset);
+      if ([...scope.keys()].every((dataset) => done.has(dataset) || waiting.has(dataset))) break;
+      fruitless = this.#writer.written > before ? 0 : fruitless + 1;
       if (fruitless === MAX_FRUITLESS) {
         throw new TidemarkError(
           'PARTITION_CHANGED',
@@ -267,14 +276,15 @@ export class Lake implements AsyncDisposable {
 }
 
 function openWriter(options: LakeOptions, pool: PgPool): Promise<LakeWriter> {
-  const { settings, freshness, rights, log, target, synthetic, signal, onProgress } = options;
+  const { settings, freshness, rights, log, folder, synthetic, signal, onProgress } = options;
   const artifacts = artifactDeps(settings, { pool, freshness, log });
-  return LakeWriter.open({ target, artifacts, pool, rights, synthetic, log, signal, onProgress });
+  return LakeWriter.open({ folder, settings, artifacts, pool, rights, synthetic, log, signal, onProgress });
 }
 
-/** A disk may get space, and what changes may settle. */
+/** A disk may get space, what changes may settle, and an operator corrects the rights matrix. */
 const TRANSIENT: ReadonlySet<ErrorCode> = new Set([
   'DISK_UNUSABLE',
+  'CONFIGURATION_INVALID',
   'WORK_HELD',
   'PARTITION_CHANGED',
   'DATABASE_UNAVAILABLE',

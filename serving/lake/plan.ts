@@ -1,11 +1,12 @@
 /** What a lake should hold of a dataset: a file for each day or year with a proved partition, and the state of the catalog it is of. */
 import { DAY_MS } from '../../shared/dates.ts';
+import { LAKE_VERSION } from '../../shared/mirror/lake-manifest.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
 import { int2, int8, Params } from '../db/pg-messages.ts';
 import type { Session } from '../read/snapshot/session.ts';
-import { LAKE_VERSION, MODES, SPANS, sha256Of } from './format.ts';
+import { MODES, SPANS, sha256Of } from './format.ts';
 
 /** A file that the lake should hold. */
 export interface PlannedFile {
@@ -49,7 +50,7 @@ interface Stored {
 
 /**
  * The files of a dataset, by date. One statement groups the partitions: a chain has 900,000.
- * @param within only its dates; the first of them lacks the state that is carried from the one before
+ * @param within only its dates; the last of them lacks the rows after it, which end the validity of its own
  */
 export async function planDataset(
   session: Queries,
@@ -57,22 +58,25 @@ export async function planDataset(
   within?: Range,
 ): Promise<PlannedFile[]> {
   const stored = await storedDates(session, dataset, within);
-  const runs = dataset.partition.kind === 'file_day' ? [] : await runsOf(session, dataset);
+  const runs = await runsOf(session, dataset);
   return MODES.flatMap((mode) => {
     const { fields, view } = shapeOf(dataset, mode);
     const columns = fields.map(({ name, dtype, nullable }) => `${name} ${dtype} ${nullable}`);
     const shape = JSON.stringify([LAKE_VERSION, view, columns]);
-    let carried = '';
-    return stored.map((one): PlannedFile => {
-      const { date, window, partitions, revision, digest } = one;
-      const validity = mode === 'native' ? [] : [carried, ...validIn(runs, window)];
-      // A state is carried from the last row before the window; a row's validity ends with the proved time.
-      if (dataset.aligned.windowing === 'state') {
-        carried = SPANS[dataset.partition.kind].carriesFar ? sha256Of(`${carried} ${digest}`) : digest;
-      }
-      const state = sha256Of(JSON.stringify([shape, digest, validity]));
-      return { dataset, mode, date, window, partitions, revision, state };
-    });
+    // From the last date back: a row is valid until the next one of its series.
+    let later = '';
+    return stored
+      .toReversed()
+      .map((one, index, all): PlannedFile => {
+        const { date, window, partitions, revision, digest } = one;
+        const isOpen = index === 0 || SPANS[dataset.partition.kind].reachesFar;
+        const end = isOpen ? Number.POSITIVE_INFINITY : all[index - 1].window.to;
+        const validity = mode === 'native' ? [] : [later, ...validIn(runs, { from: window.from, to: end })];
+        later = SPANS[dataset.partition.kind].reachesFar ? sha256Of(`${later} ${digest}`) : digest;
+        const state = sha256Of(JSON.stringify([shape, digest, validity]));
+        return { dataset, mode, date, window, partitions, revision, state };
+      })
+      .toReversed();
   });
 }
 
@@ -113,42 +117,30 @@ async function storedDates(session: Queries, dataset: DatasetDefinition, within?
 }
 
 /**
- * Whether rows of a file were taken back or replaced since a change of the proof log: a lake of that change still has them. A
- * partition that is proved once more had wrong rows, which a replay has replaced. A leaf
- * without an index may be newer. A partition that has left the catalog has no times any longer, and a state may be carried into
- * any later date: both concern all dates of their dataset. A state of blocks is carried into a date from the last block before it.
+ * Whether rows of a file were withdrawn since a change of the proof log: a lake of that change still has them. What a revision
+ * replaces is not. A leaf without an index may be newer. A partition that has left the catalog has no times any longer and concerns
+ * all dates of its dataset.
  */
-export async function isTakenBack(
+export async function isWithdrawn(
   session: Queries,
-  { dataset, mode, date }: Pick<PlannedFile, 'dataset' | 'mode' | 'date'>,
+  dataset: DatasetDefinition,
+  date: string,
   change: number,
 ): Promise<boolean> {
-  const { windowOf, carriesFar } = SPANS[dataset.partition.kind];
-  const { from, to } = windowOf(date);
+  const { from, to } = SPANS[dataset.partition.kind].windowOf(date);
   const params = new Params();
   const [id, since] = [params.add(int2(dataset.number)), params.add(int8(change))];
   const [start, end] = [params.add(int8(from)), params.add(int8(to))];
-  const isNew = (leaf: string) => `(${leaf}.leaf_index >= ${since} or ${leaf}.leaf_index is null)`;
-  // No block that ended before the last one that is as it was is the state at the start of the date.
-  const lastBefore = `select q.from_ms from partitions q
-    where q.dataset_id = ${id} and q.state = 'proved' and q.from_ms < ${start} and not exists (select from proof_leaves n
-      where n.dataset_id = q.dataset_id and n.partition_key = q.partition_key and ${isNew('n')})
-    order by q.from_ms desc limit 1`;
-  const isCarried = mode === 'aligned_1s' && dataset.aligned.windowing === 'state';
-  const carried = isCarried ? ` or p.to_ms <= ${start} and p.to_ms > coalesce((${lastBefore}), p.from_ms)` : '';
   const rows = await session.rows(
     `select 1 from proof_leaves l left join partitions p using (dataset_id, partition_key)
-     where l.dataset_id = ${id} and ${isNew('l')}
-       and (l.kind in ('revised', 'retracted', 'quarantined') or l.kind = 'proved' and exists (
-         select from proof_leaves e where e.dataset_id = l.dataset_id and e.partition_key = l.partition_key
-           and e.entry_id < l.entry_id and e.kind in ('proved', 'revised')))
-       and (${carriesFar} or p.from_ms is null or p.from_ms < ${end} and p.to_ms > ${start}${carried}) limit 1`,
+     where l.dataset_id = ${id} and (l.leaf_index >= ${since} or l.leaf_index is null)
+       and l.kind in ('retracted', 'quarantined') and (p.from_ms is null or p.from_ms < ${end} and p.to_ms > ${start}) limit 1`,
     params,
   );
   return rows.length > 0;
 }
 
-/** A range of dates to compare, and a wider one to plan: a file's rows depend on what is carried from the file before it. */
+/** A range of dates to compare, and a wider one to plan: the validity of a file's rows depends on the file after it. */
 export interface Reach {
   readonly compared: Range;
   readonly planned: Range;
@@ -156,7 +148,7 @@ export interface Reach {
 
 /**
  * The dates that changes at some times concern: their own, and of the dates that the lake holds those before, whose rows may be
- * valid for longer now, and the one after, into which a state is carried.
+ * valid for longer or shorter now. The date after them is planned as well: its rows end the validity of theirs.
  * @param held start of each date that the lake holds, ascending
  */
 export function reachOf(dataset: DatasetDefinition, touched: readonly Range[], held: readonly number[]): Reach[] {
@@ -172,12 +164,10 @@ export function reachOf(dataset: DatasetDefinition, touched: readonly Range[], h
     else merged.push(range);
   }
   return merged.map(({ from, to }) => {
-    const earlier = held.filter((at) => at < from).slice(-(span.prolonged + 1));
-    const [planned = from] = earlier;
-    const [compared = planned] = earlier.slice(-span.prolonged);
+    const [first = from] = held.filter((at) => at < from).slice(-span.prolonged);
     const next = held.find((at) => at >= to);
     const end = next === undefined ? to : span.windowOf(span.dateAt(next)).to;
-    return { compared: { from: compared, to: end }, planned: { from: planned, to: end } };
+    return { compared: { from: first, to }, planned: { from: first, to: end } };
   });
 }
 
@@ -207,6 +197,7 @@ async function runsOf(session: Queries, { number, partition: { kind } }: Dataset
   }));
 }
 
+/** What the runs say of the validity of rows from a date on, up to the end of the next date with rows: no row is valid longer. */
 function validIn(runs: readonly Run[], { from, to }: Range): string[] {
   const within = (ms: number) => Math.min(Math.max(ms, from), to);
   return runs

@@ -1,39 +1,34 @@
 /**
- * Brings a lake to what the catalog proves now: removes files, writes new and changed ones, and lists all in the root manifest.
- * A pass may be killed at any instant; the next one compares and goes on.
+ * Brings a lake to what the catalog proves now: writes new and changed files, and commits what changed to each table. A pass may be
+ * killed at any instant; the next one compares and goes on.
  */
-import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { explain } from '../../shared/errors.ts';
+import type { Settings } from '../../shared/config/settings.ts';
+import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
-import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
+import { dataFileOf } from '../../shared/mirror/delta-log.ts';
+import { LAKE_VERSION, type LakeManifest } from '../../shared/mirror/lake-manifest.ts';
+import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../shared/ranges.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
 import type { PgPool } from '../db/pool.ts';
+import { HEAD_SQL, signedHead } from '../discovery/proof-log.ts';
 import { type ArtifactDeps, ArtifactFault, writeFiles } from '../exports/artifact/write.ts';
 import { type ExportRights, exportRights, requireGrants } from '../exports/states.ts';
 import { ReadFault } from '../read/read-model.ts';
 import { Session } from '../read/snapshot/session.ts';
-import {
-  FILE_MANIFEST,
-  folderOf,
-  LAKE_VERSION,
-  type LakeEntry,
-  type LakeFile,
-  pathOf,
-  ROWS_FILE,
-  ROWS_STEM,
-  type RootManifest,
-  SPANS,
-  sha256Of,
-} from './format.ts';
-import { factsOf, type PlannedFile, planDataset, reachOf } from './plan.ts';
-import { type LakeTarget, notWritten } from './target.ts';
+import { metaDataOf } from './delta-write.ts';
+import { type LakeFolder, notWritten } from './folder.ts';
+import { folderOf, instrumentOf, type LakeFile, MODES, SPANS, tableOf } from './format.ts';
+import { factsOf, isWithdrawn, type PlannedFile, planDataset, reachOf } from './plan.ts';
+import { type FileFacts, LakeTable } from './table.ts';
 
 export interface LakeDeps {
-  readonly target: LakeTarget;
+  readonly folder: LakeFolder;
+  readonly settings: Settings;
   readonly artifacts: ArtifactDeps;
   readonly pool: PgPool;
   readonly rights: RightsStore;
@@ -45,8 +40,7 @@ export interface LakeDeps {
 }
 
 export interface LakeProgress {
-  readonly files: number;
-  /** Files of this pass. */
+  /** Files that are written or known to be missing. */
   readonly planned: number;
   readonly written: number;
   readonly rows: number;
@@ -72,11 +66,32 @@ export interface LakeCounts {
 
 /** A pass stops writing after this time and compares again, so that what is taken back meanwhile leaves a long first writing too. */
 const PASS_MS = 20_000;
-/** The root manifest is written at most this often, and in a large lake less: then a tenth of the time goes to it. */
-const ROOT_INTERVAL_MS = 2000;
-const ROOT_SHARE = 10;
 /** Files written at once: while one waits for the disk or the database, the other is encoded. */
 const CONCURRENCY = 2;
+/** The name of a file in progress, without its extension. */
+const STEM = 'rows';
+
+/** What a pass found out about a dataset. */
+interface Plan {
+  readonly dataset: DatasetDefinition;
+  /** Files that are to be written. */
+  readonly missing: readonly PlannedFile[];
+  /** Files that the lake holds and should not. */
+  readonly surplus: readonly LakeFile[];
+  /** Files whose rows were withdrawn in part: they go, and are written anew. */
+  readonly withdrawn: readonly LakeFile[];
+  /** Not for a dataset outside of the scope. */
+  readonly isCompared: boolean;
+  /** Its tables were committed to a moment ago, and nothing of it was withdrawn. */
+  readonly waits: boolean;
+}
+
+export interface PassResult {
+  /** The datasets of the scope whose tables now are as the catalog was. */
+  readonly done: ReadonlySet<DatasetDefinition>;
+  /** Those whose tables were committed to a moment ago. */
+  readonly waiting: ReadonlySet<DatasetDefinition>;
+}
 
 export class LakeWriter {
   readonly counts: LakeCounts = { written: 0, replaced: 0, removed: 0 };
@@ -84,55 +99,48 @@ export class LakeWriter {
   skipped: readonly Skipped[] = [];
   /** Files that could not be written; each is tried again when the catalog changes. */
   readonly failed = new Map<string, LakeFile & { readonly state: string; readonly why: string }>();
+  readonly tables = new Map<string, LakeTable>();
+  /** Files that were written in all passes, committed or not. */
+  written = 0;
   readonly #deps: LakeDeps;
-  readonly #entries = new Map<string, LakeEntry>();
-  /** Files by path that were put since the root manifest was written, or may have been by a writer that was killed. */
-  readonly #unlisted = new Map<string, LakeFile>();
-  /** Files by path that no root manifest lists. */
-  readonly #strays = new Map<string, LakeFile>();
-  /** By path the state of which the service read no row. A second look tells a change of the catalog from a fault. */
+  /** By file the state of which the service read no row. A second look tells a change of the catalog from a fault. */
   readonly #absent = new Map<string, string>();
   #change = 0;
   #rowsWritten = 0;
-  #isRootOld = false;
-  #rootWriting: Promise<void> = Promise.resolve();
-  #rootAt = 0;
-  #rootMs = 0;
+  #checkpoint: string | null = null;
+  #root = '';
 
   private constructor(deps: LakeDeps) {
     this.#deps = deps;
   }
 
-  /** Reads what the lake holds, and removes what no root manifest lists. The caller holds the lock of the lake. */
+  /** Reads what the lake holds. The caller holds the lock of the lake. */
   static async open(deps: LakeDeps): Promise<LakeWriter> {
     const writer = new LakeWriter(deps);
     try {
       await writer.#open();
     } catch (error) {
-      throw notWritten(deps.target.location, error);
+      throw notWritten(deps.folder.location, error);
     }
     return writer;
   }
 
   async #open(): Promise<void> {
-    const { target, synthetic } = this.#deps;
-    const root = await target.readRoot();
-    // First of all, so that a folder which a killed writer left is still known as a lake.
-    if (!root) await this.#writeRoot();
-    for (const file of await target.takeOver()) this.#unlisted.set(pathOf(file), file);
-    for (const entry of root?.files ?? []) {
-      const sizes = this.#unlisted.has(entry.path) ? undefined : await target.sizesOf(entry);
-      if (sizes?.rows === entry.bytes && sizes.manifest === entry.manifest.bytes) this.#entries.set(entry.path, entry);
-    }
-    for await (const file of target.files()) {
-      if (!this.#entries.has(pathOf(file))) this.#strays.set(pathOf(file), file);
-    }
+    const { folder } = this.#deps;
+    const root = await folder.readRoot();
     this.#change = root?.change ?? 0;
-    if (root && (this.#entries.size !== root.files.length || root.synthetic !== synthetic)) await this.#writeRoot();
+    for (const dataset of DATASETS.keys()) {
+      for (const mode of MODES) await this.#openTable(tableOf({ dataset, mode }));
+    }
+    // First of all, so that a folder which a killed writer left is still known as a lake.
+    await this.#writeRoot();
   }
 
-  get entries(): Iterable<LakeEntry> {
-    return this.#entries.values();
+  async #openTable(table: string): Promise<void> {
+    const { folder, artifacts, settings } = this.#deps;
+    const { signer, now } = artifacts;
+    const deps = { location: folder.location, signer, now, keepMs: settings.limits.lakeKeepMs };
+    this.tables.set(table, await LakeTable.open(table, deps));
   }
 
   get change(): number {
@@ -140,63 +148,72 @@ export class LakeWriter {
   }
 
   totals(): { readonly files: number; readonly rows: number; readonly bytes: number } {
-    let [rows, bytes] = [0, 0];
-    for (const entry of this.#entries.values()) {
-      rows += entry.rows;
-      bytes += entry.bytes;
+    let [files, rows, bytes] = [0, 0, 0];
+    for (const { active } of this.tables.values()) {
+      files += active.size;
+      for (const facts of active.values()) {
+        rows += facts.rows;
+        bytes += facts.bytes;
+      }
     }
-    return { files: this.#entries.size, rows, bytes };
+    return { files, rows, bytes };
   }
 
   /**
-   * Compares the lake with the catalog, removes, writes. @returns whether the lake is now as the catalog was within the scope.
+   * Compares the lake with the catalog, writes, commits.
    * @param change every change up to this one is in the catalog that the pass reads
+   * @param pauseMs between two commits of a table, unless rows were withdrawn
    */
-  async pass(scope: Scope, change: number): Promise<boolean> {
+  async pass(scope: Scope, change: number, pauseMs: number): Promise<PassResult> {
     try {
-      const isDone = await this.#writeAll(await this.#plan(scope));
-      if (isDone && this.failed.size === 0 && change !== this.#change) {
-        this.#change = change;
-        this.#isRootOld = true;
+      for (const table of this.tables.values()) await table.meet();
+      const all = await this.#plan(scope, pauseMs);
+      for (const plan of all) await this.#withdraw(plan, change);
+      const plans = all.filter(({ waits }) => !waits);
+      const unfinished = await this.#writeAll(plans, change);
+      const done = new Set<DatasetDefinition>();
+      for (const plan of plans) {
+        if (!plan.isCompared || unfinished.has(plan.dataset)) continue;
+        if (await this.#commit(plan.dataset, change)) done.add(plan.dataset);
       }
-      if (this.#isRootOld) await this.#writeRoot();
-      return isDone;
+      const isDone = [...scope.keys()].every((dataset) => done.has(dataset));
+      if (isDone && this.failed.size === 0) this.#change = change;
+      await this.#writeRoot();
+      return { done, waiting: new Set(all.flatMap(({ waits, dataset }) => (waits ? dataset : []))) };
     } catch (error) {
       if (error instanceof ReadFault || this.#deps.signal.aborted) throw error;
-      if (error instanceof ArtifactFault) throw notWritten(this.#deps.target.location, error.cause ?? error);
-      throw isOfFiles(error) ? notWritten(this.#deps.target.location, error) : error;
+      const { location } = this.#deps.folder;
+      if (error instanceof ArtifactFault) throw notWritten(location, error.cause ?? error);
+      throw isOfFiles(error) ? notWritten(location, error) : error;
     }
   }
 
-  /** Removes what should not be there. @returns what is to be written, replacements first: they may hold rows that were taken back */
-  async #plan(scope: Scope): Promise<PlannedFile[]> {
-    const { pool } = this.#deps;
+  /** @throws TidemarkError CONFIGURATION_INVALID where the rights matrix cannot be read: then nothing is known of any right */
+  async #plan(scope: Scope, pauseMs: number): Promise<Plan[]> {
+    const { pool, rights } = this.#deps;
+    const matrix = rights.current();
+    if ('faults' in matrix) {
+      throw new TidemarkError('CONFIGURATION_INVALID', `The rights matrix is invalid: ${matrix.faults.join('; ')}`, {
+        remedy: 'Correct the matrix. The lake stays as it is until then.',
+      });
+    }
     const skipped: Skipped[] = [];
-    const missing: PlannedFile[] = [];
-    const changed: PlannedFile[] = [];
-    const surplus: LakeFile[] = [];
-    const ofDataset = Map.groupBy([...this.#entries.values(), ...this.#strays.values()], ({ dataset }) => dataset);
-    const failedOf = Map.groupBy(this.failed.values(), ({ dataset }) => dataset);
+    const plans: Plan[] = [];
     const { connection } = await pool.acquire();
     try {
       const session = new Session(connection);
       await session.begin({ steps: [] });
+      this.#checkpoint = signedHead(await session.rows(HEAD_SQL)).checkpoint;
       for (const dataset of DATASETS.values()) {
-        const own = ofDataset.get(dataset.key) ?? [];
-        const failed = failedOf.get(dataset.key) ?? [];
         const why = await this.#refusal(session, dataset);
-        if (why !== undefined) {
-          if (why !== '') skipped.push({ dataset: dataset.key, why });
-          surplus.push(...own, ...failed);
-          continue;
-        }
-        const found = await compare(session, dataset, own, failed, scope.get(dataset) ?? []);
-        surplus.push(...found.surplus);
-        for (const file of found.planned) {
-          const path = pathOfPlanned(file);
-          if (this.failed.get(path)?.state === file.state) continue;
-          (this.#holds(path) ? changed : missing).push(file);
-        }
+        if (why !== undefined && why !== '') skipped.push({ dataset: dataset.key, why });
+        const found =
+          why === undefined
+            ? await this.#compare(session, dataset, scope.get(dataset))
+            : { missing: [], surplus: this.#held(dataset), withdrawn: [] };
+        const isNews = found.surplus.length + found.withdrawn.length > 0;
+        const waits = !isNews && found.missing.length > 0 && this.#committedWithin(dataset, pauseMs);
+        plans.push({ dataset, ...found, isCompared: scope.has(dataset), waits });
       }
       await session.commit();
       pool.release(connection);
@@ -205,10 +222,11 @@ export class LakeWriter {
       throw error;
     }
     this.skipped = skipped;
-    // Nothing is tried again that should not be there.
-    for (const file of surplus) this.failed.delete(pathOf(file));
-    await this.#removeAll(surplus.filter((file) => this.#holds(pathOf(file))));
-    return [...changed, ...missing];
+    return plans;
+  }
+
+  #committedWithin(dataset: DatasetDefinition, ms: number): boolean {
+    return MODES.some((mode) => performance.now() - this.#tableOf(dataset, mode).committedAt < ms);
   }
 
   /** Why the lake may hold nothing of the dataset; empty where nothing is proved. Undefined: it may. */
@@ -225,44 +243,171 @@ export class LakeWriter {
     }
   }
 
-  #holds(path: string): boolean {
-    return this.#entries.has(path) || this.#strays.has(path);
+  #tableOf(dataset: DatasetDefinition, mode: Mode): LakeTable {
+    return this.tables.get(tableOf({ dataset: dataset.key, mode }))!;
   }
 
-  async #removeAll(files: readonly LakeFile[]): Promise<void> {
-    if (files.length === 0) return;
-    for (const file of files) {
-      const path = pathOf(file);
-      await this.#deps.target.remove(file);
-      this.#entries.delete(path);
-      this.#strays.delete(path);
-      this.counts.removed++;
+  /** The dates that the tables of a dataset hold, or could not get. */
+  #held(dataset: DatasetDefinition): LakeFile[] {
+    const found = new Map<string, LakeFile>();
+    for (const mode of MODES) {
+      const { active, staged, lost } = this.#tableOf(dataset, mode);
+      const dates = [...active.values(), ...staged.values(), ...[...lost].flatMap((name) => dataFileOf(name) ?? [])];
+      for (const { date } of dates) {
+        const file: LakeFile = { dataset: dataset.key, mode, date };
+        found.set(idOf(file), file);
+      }
     }
-    await this.#writeRoot();
+    for (const { dataset: key, mode, date } of this.failed.values()) {
+      if (key === dataset.key) found.set(idOf({ dataset: key, mode, date }), { dataset: key, mode, date });
+    }
+    return [...found.values()];
   }
 
-  /** @returns whether all were written */
-  async #writeAll(planned: readonly PlannedFile[]): Promise<boolean> {
+  /** Compares what the lake holds of a dataset, and what could not be written of it, with what it should hold. */
+  async #compare(
+    session: Session,
+    dataset: DatasetDefinition,
+    scope: readonly Range[] | 'all' | undefined,
+  ): Promise<Pick<Plan, 'missing' | 'surplus' | 'withdrawn'>> {
+    const span = SPANS[dataset.partition.kind];
+    const held = this.#held(dataset);
+    const startOf = ({ date }: LakeFile) => span.windowOf(date).from;
+    const starts = [...new Set(held.map(startOf))].sort((a, b) => a - b);
+    const missing = new Map<string, PlannedFile>();
+    const surplus = new Map<string, LakeFile>();
+    const withdrawn: LakeFile[] = [];
+    for (const reach of scope === 'all' ? [undefined] : reachOf(dataset, scope ?? [], starts)) {
+      const isCompared = (from: number) => !reach || (from >= reach.compared.from && from < reach.compared.to);
+      const wanted = new Map(
+        (await planDataset(session, dataset, reach?.planned)).map((file) => [idOfPlanned(file), file]),
+      );
+      for (const [id, file] of wanted) {
+        if (!isCompared(file.window.from) || this.#has(file) || this.failed.get(id)?.state === file.state) continue;
+        if (this.#absent.get(id) === file.state && !this.#activeOf(file)) continue;
+        missing.set(id, file);
+      }
+      for (const file of held) if (isCompared(startOf(file)) && !wanted.has(idOf(file))) surplus.set(idOf(file), file);
+    }
+    const dates = new Set([...missing.values()].filter((file) => this.#activeOf(file)).map(({ date }) => date));
+    for (const date of dates) {
+      if (!(await isWithdrawn(session, dataset, date, this.#change))) continue;
+      withdrawn.push(...MODES.map((mode) => ({ dataset: dataset.key, mode, date })));
+    }
+    return { missing: [...missing.values()], surplus: [...surplus.values()], withdrawn };
+  }
+
+  /** Whether a whole file of that state is there, committed or not. */
+  #has({ dataset, mode, date, state }: PlannedFile): boolean {
+    const table = this.#tableOf(dataset, mode);
+    const folder = this.#folderOf(dataset, date);
+    return [table.active, table.staged].some((files) => files.get(folder)?.state === state);
+  }
+
+  #activeOf({ dataset, mode, date }: Pick<PlannedFile, 'dataset' | 'mode' | 'date'>): FileFacts | undefined {
+    return this.#tableOf(dataset, mode).active.get(this.#folderOf(dataset, date));
+  }
+
+  /** Removes what should not be there, before anything is written. */
+  async #withdraw({ dataset, surplus, withdrawn, missing }: Plan, change: number): Promise<void> {
+    // Nothing is tried again that should not be there.
+    for (const file of surplus) this.failed.delete(idOf(file));
+    for (const mode of MODES) {
+      const dates = new Set([...surplus, ...withdrawn].filter((file) => file.mode === mode).map(({ date }) => date));
+      if (dates.size === 0) continue;
+      // A table that lacks files yet is not of the change.
+      const isWhole = !missing.some((file) => file.mode === mode) && this.failed.size === 0;
+      await this.#removeDates(dataset, mode, dates, isWhole ? change : undefined);
+    }
+  }
+
+  async #removeDates(
+    dataset: DatasetDefinition,
+    mode: Mode,
+    dates: ReadonlySet<string>,
+    change: number | undefined,
+  ): Promise<void> {
+    const table = this.#tableOf(dataset, mode);
+    const isOf = (name: string) => dates.has(dataFileOf(name)?.date ?? '');
+    for (const { folder, date } of [...table.staged.values()]) if (dates.has(date)) await table.drop(folder);
+    for (;;) {
+      const active = [...table.active.values()].map(({ name }) => name);
+      const remove = [...active, ...table.lost].filter(isOf);
+      if (table.version < 0) return;
+      const isDone = await table.commit({
+        ...this.#commitOf(dataset, mode),
+        ...{ remove, add: [], withdrawn: dates, change: change ?? table.change },
+      });
+      if (!isDone) continue;
+      this.counts.removed += remove.length;
+      return;
+    }
+  }
+
+  #commitOf(dataset: DatasetDefinition, mode: Mode) {
+    const { settings, artifacts } = this.#deps;
+    const held = this.#tableOf(dataset, mode).metaData;
+    return {
+      metaData: metaDataOf(dataset, mode, { held, keepMs: settings.limits.lakeKeepMs, nowMs: artifacts.now() }),
+      valuesOf: (date: string) => this.#valuesOf(dataset, date),
+      checkpoint: this.#checkpoint,
+    };
+  }
+
+  #valuesOf(dataset: DatasetDefinition, date: string): Record<string, string> {
+    const instrument = instrumentOf(this.#deps.settings, dataset);
+    return { [SPANS[dataset.partition.kind].column]: date, ...(instrument !== undefined && { instrument }) };
+  }
+
+  #folderOf(dataset: DatasetDefinition, date: string): string {
+    return folderOf(this.#valuesOf(dataset, date));
+  }
+
+  /** Commits the staged files of a dataset, whose tables then are of the change. @returns whether both are */
+  async #commit(dataset: DatasetDefinition, change: number): Promise<boolean> {
+    const isFailed = [...this.failed.values()].some((file) => file.dataset === dataset.key);
+    for (const mode of MODES) {
+      const table = this.#tableOf(dataset, mode);
+      const add = [...table.staged.values()];
+      if (table.version < 0 && add.length === 0) continue;
+      const replaced = add.flatMap(({ folder }) => table.active.get(folder)?.name ?? []);
+      const remove = [...replaced, ...table.lost];
+      const own = { remove, add, withdrawn: new Set<string>(), change: isFailed ? table.change : change };
+      if (!(await table.commit({ ...this.#commitOf(dataset, mode), ...own }))) return false;
+      this.counts.replaced += replaced.length;
+      this.counts.written += add.length - replaced.length;
+      this.counts.removed += remove.length - replaced.length;
+    }
+    return true;
+  }
+
+  /** @returns the datasets of which a file is missing still */
+  async #writeAll(plans: readonly Plan[], change: number): Promise<ReadonlySet<DatasetDefinition>> {
+    const planned = plans.flatMap(({ missing }) => missing);
+    // What a table holds already and is replaced comes first.
+    planned.sort((a, b) => Number(!this.#activeOf(a)) - Number(!this.#activeOf(b)));
     const until = performance.now() + PASS_MS;
     const left = planned.values();
     const stop = new AbortController();
-    let isCurrent = true;
+    const unfinished = new Set<DatasetDefinition>();
+    let looked = 0;
     const work = async () => {
       for (const file of left) {
-        if (performance.now() > until || stop.signal.aborted) return false;
+        if (performance.now() > until || stop.signal.aborted) {
+          unfinished.add(file.dataset);
+          continue;
+        }
         this.#deps.signal.throwIfAborted();
         // The other files are written all the same: what does not hold for one of them may hold for all others.
-        if (!(await this.#write(file, AbortSignal.any([this.#deps.signal, stop.signal])))) isCurrent = false;
+        const isWritten = await this.#write(file, change, AbortSignal.any([this.#deps.signal, stop.signal]));
+        if (!isWritten) unfinished.add(file.dataset);
+        this.written += Number(isWritten);
         this.#deps.onProgress?.({
-          files: this.#entries.size,
-          planned: planned.length,
-          written: this.counts.written + this.counts.replaced,
+          planned: this.written + planned.length - ++looked,
+          written: this.written,
           rows: this.#rowsWritten,
         });
-        if (performance.now() > this.#rootAt + Math.max(ROOT_INTERVAL_MS, ROOT_SHARE * this.#rootMs))
-          await this.#writeRoot();
       }
-      return true;
     };
     const workers = Array.from({ length: CONCURRENCY }, () =>
       work().catch((error) => {
@@ -273,20 +418,20 @@ export class LakeWriter {
     const ended = await Promise.allSettled(workers);
     const fault = ended.find((one) => one.status === 'rejected');
     if (fault) throw stop.signal.reason ?? fault.reason;
-    return isCurrent && ended.every((one) => one.status === 'fulfilled' && one.value);
+    return unfinished;
   }
 
   /** Writes one file as an export of its window. @returns whether the plan still held for it */
-  async #write(file: PlannedFile, signal: AbortSignal): Promise<boolean> {
-    const { artifacts, rights, target, synthetic } = this.#deps;
-    const { dataset, mode, date, window, state, partitions, revision } = file;
-    const place = { dataset: dataset.key, mode, date };
-    const path = pathOf(place);
+  async #write(file: PlannedFile, change: number, signal: AbortSignal): Promise<boolean> {
+    const { artifacts, rights, folder, synthetic } = this.#deps;
+    const { dataset, mode, date, window, state } = file;
+    const table = this.#tableOf(dataset, mode);
+    const id = idOfPlanned(file);
     try {
       const granted = exportRights(rights, [dataset]);
-      // Otherwise neither the root manifest nor the one beside it would be of the rows for a moment.
-      if (this.#unlisted.has(path)) await this.#writeRoot();
-      const directory = await target.stage(place);
+      const directory = await folder.stage(id.replaceAll('/', '~'));
+      const below = this.#folderOf(dataset, date);
+      const active = this.#activeOf(file);
       const manifest = await writeFiles(
         { ...artifacts, splitRows: Number.POSITIVE_INFINITY },
         {
@@ -295,42 +440,35 @@ export class LakeWriter {
             mode,
             fields: shapeOf(dataset, mode).fields,
             filters: [],
-            window: { kind: 'range', fromMs: window.from, toMs: window.to },
+            window: { kind: 'range', fromMs: window.from, toMs: window.to, whole: true },
             strict: false,
           },
           admit: granted.admit,
           format: 'parquet',
           compression: 'zstd',
           signal,
-          run: { lake: true },
+          run: { lake: true, state_sha256: state },
         },
-        // A pattern for Parquet must not find a file in progress.
-        { directory, stem: ROWS_STEM, inProgress: '.partial' },
+        {
+          directory,
+          stem: STEM,
+          // The same bytes are the same file, whatever the change: a proof elsewhere did not concern its rows.
+          nameOf: (sha256) => (active?.sha256 === sha256 ? active.name : `${below}/${change}-${sha256}.parquet`),
+        },
       );
       requireAllowed(granted, manifest, synthetic);
-      const bytes = manifestBytes(manifest);
-      const staged = { rows: join(directory, `${ROWS_FILE}.partial`), manifest: join(directory, FILE_MANIFEST) };
-      await writeFile(staged.manifest, bytes, { mode: 0o640, flush: true });
-      await target.put(place, staged);
-      this.#strays.delete(path);
-      const isNew = !this.#entries.has(path);
-      this.#entries.set(path, {
-        path,
-        ...place,
-        rows: manifest.row_count,
-        bytes: manifest.bytes,
-        sha256: manifest.sha256,
-        revision,
-        partitions,
-        proof_sha256: manifest.proof!.sha256,
-        state_sha256: state,
-        manifest: { path: `${folderOf(place)}/${FILE_MANIFEST}`, bytes: bytes.length, sha256: sha256Of(bytes) },
-      });
-      this.#unlisted.set(path, place);
-      this.#isRootOld = true;
-      this.failed.delete(path);
-      this.counts[isNew ? 'written' : 'replaced']++;
-      this.#rowsWritten += manifest.row_count;
+      const [{ name }] = manifest.files;
+      const { row_count: rows, bytes, sha256, synthetic: isSynthetic } = manifest;
+      const facts: FileFacts = { name, folder: below, date, rows, bytes, sha256, synthetic: isSynthetic, state };
+      await table.drop(below);
+      if (rows === 0) {
+        this.#absent.set(id, state);
+        if (active) await this.#removeDates(dataset, mode, new Set([date]), undefined);
+      } else if (name === active?.name) await table.describe(facts, manifestBytes(manifest));
+      else await table.stage(facts, join(directory, `${STEM}.parquet`), manifestBytes(manifest));
+      await folder.unstage(id.replaceAll('/', '~'));
+      this.failed.delete(id);
+      this.#rowsWritten += rows;
       return true;
     } catch (error) {
       signal.throwIfAborted();
@@ -339,54 +477,43 @@ export class LakeWriter {
   }
 
   /** @returns as #write. @throws what ends the pass */
-  async #notWritten({ dataset, mode, date, state }: PlannedFile, error: unknown): Promise<boolean> {
-    const place = { dataset: dataset.key, mode, date };
-    const path = pathOf(place);
+  async #notWritten(file: PlannedFile, error: unknown): Promise<boolean> {
+    const { dataset, mode, date, state } = file;
+    const id = idOfPlanned(file);
     // The next plan finds what has changed since this one: rights, or that nothing is proved any longer.
     if (error instanceof Problem) return false;
-    if (error instanceof ReadFault && error.kind === 'no_rows' && this.#absent.get(path) !== state) {
-      this.#absent.set(path, state);
+    if (error instanceof ReadFault && error.kind === 'no_rows' && this.#absent.get(id) !== state) {
+      this.#absent.set(id, state);
       return false;
     }
     if (!(error instanceof ReadFault) || error.kind === 'backend' || error.kind === 'timeout') throw error;
-    this.#deps.log.error({ err: error, path }, 'a file of the lake cannot be written');
-    this.failed.set(path, { ...place, state, why: explain(error) });
+    this.#deps.log.error({ err: error, file: id }, 'a file of the lake cannot be written');
+    this.failed.set(id, { dataset: dataset.key, mode, date, state, why: explain(error) });
     // What it held is of another state, which may have been taken back.
-    if (this.#holds(path)) await this.#removeAll([place]);
+    await this.#removeDates(dataset, mode, new Set([date]), undefined);
     return true;
   }
 
-  /** One at a time: several files may be written at once. */
-  #writeRoot(): Promise<void> {
-    const writing = this.#rootWriting.then(() => this.#writeRootNow());
-    this.#rootWriting = writing.catch(() => {});
-    return writing;
-  }
-
-  async #writeRootNow(): Promise<void> {
-    const startedAt = performance.now();
-    const { target, artifacts, synthetic } = this.#deps;
-    const settled = [...this.#unlisted];
-    const unsigned: Omit<RootManifest, 'signed'> = {
+  /** Publishes the newest versions of all tables, where that changed. */
+  async #writeRoot(): Promise<void> {
+    const { folder, artifacts, synthetic } = this.#deps;
+    const tables = [...this.tables.values()].flatMap(({ note }) => note ?? []);
+    const facts = {
       lake_version: LAKE_VERSION,
-      written_at_utc: new Date(artifacts.now()).toISOString(),
       synthetic,
       change: this.#change,
-      files: [...this.#entries.values()].sort((a, b) => (a.path < b.path ? -1 : 1)),
-    };
-    this.#isRootOld = false;
-    const signed = signManifest(unsigned, await artifacts.signer());
-    await target.writeRoot(
-      manifestBytes(signed),
-      settled.map(([, file]) => file),
-    );
-    for (const [path, file] of settled) if (this.#unlisted.get(path) === file) this.#unlisted.delete(path);
-    this.#rootAt = performance.now();
-    this.#rootMs = this.#rootAt - startedAt;
+      tables: tables.sort((a, b) => (a.table < b.table ? -1 : 1)),
+    } as const;
+    const text = JSON.stringify(facts);
+    if (text === this.#root) return;
+    const manifest: LakeManifest = { ...facts, written_at_utc: new Date(artifacts.now()).toISOString() };
+    await folder.writeRoot(manifestBytes(manifest));
+    this.#root = text;
   }
 }
 
-const pathOfPlanned = ({ dataset, mode, date }: PlannedFile) => pathOf({ dataset: dataset.key, mode, date });
+const idOf = ({ dataset, mode, date }: LakeFile): string => `${dataset}/${mode}/${date}`;
+const idOfPlanned = ({ dataset, mode, date }: PlannedFile) => idOf({ dataset: dataset.key, mode, date });
 
 /** Rows may have become others since the plan. @throws Problem */
 function requireAllowed(granted: ExportRights, manifest: { readonly synthetic: boolean }, synthetic: boolean): void {
@@ -401,35 +528,4 @@ const DISK_CODES: ReadonlySet<unknown> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG', '
 function isOfFiles(error: unknown): boolean {
   const { path, code } = (error ?? {}) as { readonly path?: unknown; readonly code?: unknown };
   return typeof path === 'string' || DISK_CODES.has(code);
-}
-
-/** Compares what the lake holds of a dataset, and what could not be written of it, with what it should hold. */
-async function compare(
-  session: Session,
-  dataset: DatasetDefinition,
-  own: readonly (LakeFile & Partial<LakeEntry>)[],
-  failed: readonly LakeFile[],
-  scope: readonly Range[] | 'all',
-): Promise<{ readonly planned: readonly PlannedFile[]; readonly surplus: readonly LakeFile[] }> {
-  const span = SPANS[dataset.partition.kind];
-  const startOf = ({ date }: LakeFile) => span.windowOf(date).from;
-  const held = new Map(own.map((file) => [pathOf(file), file.state_sha256]));
-  const starts = [...new Set(own.map(startOf))].sort((a, b) => a - b);
-  // Two reaches may share a date.
-  const planned = new Map<string, PlannedFile>();
-  const surplus = new Map<string, LakeFile>();
-  for (const reach of scope === 'all' ? [undefined] : reachOf(dataset, scope, starts)) {
-    const isCompared = (from: number) => !reach || (from >= reach.compared.from && from < reach.compared.to);
-    const wanted = new Map(
-      (await planDataset(session, dataset, reach?.planned)).map((file) => [pathOfPlanned(file), file]),
-    );
-    for (const [path, file] of wanted) {
-      if (isCompared(file.window.from) && held.get(path) !== file.state) planned.set(path, file);
-    }
-    for (const file of [...own, ...failed]) {
-      const path = pathOf(file);
-      if (isCompared(startOf(file)) && !wanted.has(path)) surplus.set(path, file);
-    }
-  }
-  return { planned: [...planned.values()], surplus: [...surplus.values()] };
 }

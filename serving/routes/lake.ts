@@ -1,23 +1,28 @@
 /**
- * GET /v1/lake/...: the files of a lake's folder, under the paths that they have there. A file is served only if the root manifest
- * names it, its bytes are those of the manifest, none of its rows was taken back since, and the rights of its dataset allow it now.
+ * GET /v1/lake/...: the tables of a lake's folder, under the paths that they have there, at the versions that the root manifest names.
+ * A file is served only if its version has it, its bytes are those of its name, none of its rows was withdrawn since, and the rights
+ * of its dataset allow it now.
  */
 import { createHash } from 'node:crypto';
 import type { BigIntStats } from 'node:fs';
 import { type FileHandle, realpath } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { dataFileOf, LOG_FOLDER } from '../../shared/mirror/delta-log.ts';
 import {
   type LakeFile,
   type LakeManifest,
+  logOf,
   MANIFEST_FILE,
   MAX_ROOT_BYTES,
-  type NamedBytes,
-  parseFileManifest,
+  manifestName,
+  noteName,
+  PROOFS_FOLDER,
   parseLakeManifest,
-  ROWS_FILE,
+  partsOf,
+  readVersion,
+  type TableVersion,
 } from '../../shared/mirror/lake-manifest.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
-import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
@@ -25,7 +30,6 @@ import { Problem } from '../contract/problems.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { ProvedFiles } from '../exports/files.ts';
 import { answerBytes, requireAccept } from '../http/answer.ts';
-import type { Caller } from '../http/caller.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import {
   CATALOG_PROBLEMS,
@@ -38,7 +42,7 @@ import {
   VALIDATOR_HEADERS,
 } from '../http/routes.ts';
 import { isTagged, sendFile } from '../http/send-file.ts';
-import { isTakenBack } from '../lake/plan.ts';
+import { isWithdrawn } from '../lake/plan.ts';
 import { checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
 export interface LakeRouteDeps {
@@ -54,7 +58,7 @@ const MANIFEST_TYPE = 'application/json';
 const ROWS_TYPE = 'application/vnd.apache.parquet';
 
 export const lakeRoutes = (deps: LakeRouteDeps): Route[] => {
-  const lake = deps.folder === undefined ? undefined : new LakeFolder(deps.folder);
+  const lake = deps.folder === undefined ? undefined : new LakeReader(deps.folder);
   const opened = () => {
     if (lake) return lake;
     throw new Problem(
@@ -62,7 +66,7 @@ export const lakeRoutes = (deps: LakeRouteDeps): Route[] => {
       'The service has no lake. The operator sets SVC_LAKE_FOLDER to the folder of one.',
     );
   };
-  return [rootRoute(opened, deps), fileRoute(opened, deps)];
+  return [rootRoute(opened, deps), ...FILE_ROUTES.map((route) => fileRoute(opened, deps, route))];
 };
 
 const headersOf = (type: string) => ({
@@ -71,15 +75,15 @@ const headersOf = (type: string) => ({
   'Cache-Control': 'private, no-cache',
 });
 
-const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps): Route => ({
+const rootRoute = (opened: () => LakeReader, { rights }: LakeRouteDeps): Route => ({
   method: 'GET',
   path: `${PREFIX}/${MANIFEST_FILE}`,
   access: 'export',
   doc: () => ({
     ...docOf(MANIFEST_TYPE),
     operation: 'getLakeManifest',
-    summary: 'The root manifest of the lake',
-    doc: 'All files of the lake with sizes, digests and the manifest of each; `change` is the last change of the proof log that they hold. With `If-None-Match`, one request says whether anything changed. `./tidemark mirror` keeps a copy of the whole.',
+    summary: 'The tables of the lake',
+    doc: 'The newest version of each table that the key covers and rights allow, as its signed note states it; `change` is the last change of the proof log that all of them hold. With `If-None-Match`, one request says whether anything changed. `./tidemark mirror` keeps a copy of the whole.',
     problems: ['QUERY_CONTRACT_ERROR', ...FILE_PROBLEMS],
     examples: [{ title: 'What the lake holds', status: 404 }],
   }),
@@ -88,82 +92,138 @@ const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps):
     queryParams(url, NO_PARAMETERS);
     const lake = opened();
     requireAccept(request, MANIFEST_TYPE);
-    const covered = await lake.coveredBy(caller);
-    if (covered) return answerCovered(exchange, covered);
-    await using file = await lake.openRoot();
-    await sendFile(exchange, { ...file, stallTimeoutMs, headers: headersOf(MANIFEST_TYPE) });
+    const root = await lake.root();
+    const tables = root.tables.filter((note) => {
+      const { dataset } = partsOf(note.table);
+      return caller.covers(dataset) && isAllowed(rights, note);
+    });
+    answerManifest(exchange, manifestBytes({ ...root, tables }));
   },
 });
 
-const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs }: LakeRouteDeps): Route => ({
+const isAllowed = (rights: RightsStore, note: TableVersion): boolean => {
+  const { dataset } = partsOf(note.table);
+  try {
+    const problem = realRowsProblem(grantOf(rights, dataset), dataset as DatasetKey);
+    return problem === undefined || note.synthetic;
+  } catch (error) {
+    if (error instanceof Problem) return false;
+    throw error;
+  }
+};
+
+/** Where a table's files lie. */
+interface FileRoute {
+  readonly operation: string;
+  readonly path: string;
+  readonly summary: string;
+  readonly doc: string;
+  readonly type: string;
+  readonly example: Readonly<Record<string, string>>;
+  /** The folder below the table, by the segments; undefined for what proves it. */
+  folderOf(params: Readonly<Record<string, string>>): string | undefined;
+}
+
+const SEGMENTS: Readonly<Record<string, string>> = {
+  dataset: 'Key of the dataset.',
+  mode: '`native` or `aligned_1s`.',
+  folder: '`_delta_log`, or `date=` and a UTC day, or `year=` and a year for datasets with few rows a day.',
+  date: '`date=` and a UTC day.',
+  instrument: '`instrument=` and the symbol, for trades.',
+  file: 'Name of the file.',
+};
+
+const TABLE = { dataset: 'exchange_a_spot_trades', mode: 'native' };
+
+const FILE_ROUTES: readonly FileRoute[] = [
+  {
+    operation: 'downloadLakeProof',
+    path: `${PREFIX}/${PROOFS_FOLDER}/:dataset/:mode/:file`,
+    summary: 'What proves a table',
+    doc: 'The signed note of the version that the root manifest names, or the manifest of a file of rows, which is the one of an export.',
+    type: MANIFEST_TYPE,
+    example: { ...TABLE, file: noteName(0) },
+    folderOf: () => undefined,
+  },
+  {
+    operation: 'downloadLakeFile',
+    path: `${PREFIX}/:dataset/:mode/:folder/:file`,
+    summary: 'A file of a table or of its Delta log',
+    doc: 'The log of a version is its checkpoint, if the note names one, and the commits after it. The name of a file of rows ends with its sha256, which is the `ETag`. To resume a download, send `Range: bytes=n-` and `If-Range` with it.',
+    type: ROWS_TYPE,
+    example: { ...TABLE, folder: LOG_FOLDER, file: noteName(0) },
+    folderOf: ({ folder }) => folder,
+  },
+  {
+    operation: 'downloadLakeTrades',
+    path: `${PREFIX}/:dataset/:mode/:date/:instrument/:file`,
+    summary: 'A file of a table of trades',
+    doc: 'As the files of the other tables, which have no folder of an instrument.',
+    type: ROWS_TYPE,
+    example: {
+      ...TABLE,
+      date: 'date=2024-01-01',
+      instrument: 'instrument=BTCUSDT',
+      file: `1-${'0'.repeat(64)}.parquet`,
+    },
+    folderOf: ({ date, instrument }) => `${date}/${instrument}`,
+  },
+];
+
+const fileRoute = (
+  opened: () => LakeReader,
+  { inspector, rights, stallTimeoutMs }: LakeRouteDeps,
+  route: FileRoute,
+): Route => ({
   method: 'GET',
-  path: `${PREFIX}/:dataset/:mode/:date/:file`,
+  path: route.path,
   access: 'export',
-  doc: fileDoc,
+  doc: () => fileDoc(route),
   async handle(exchange) {
     const { params, url, request, caller } = exchange;
     queryParams(url, NO_PARAMETERS);
     // Before existence.
-    caller.requireDatasets(DATASET_KEYS.filter((key) => params.dataset === `dataset=${key}`));
+    caller.requireDatasets(DATASET_KEYS.filter((key) => params.dataset === key));
     const lake = opened();
     const root = await lake.root();
-    const path = `${params.dataset}/${params.mode}/${params.date}/${params.file}`;
-    const entry = entryOf(root.manifest, `${dirname(path)}/${ROWS_FILE}`);
-    const named = entry && [entry, entry.manifest].find((one) => one.path === path);
-    if (!entry || !named) {
-      throw new Problem('LAKE_NOT_FOUND', 'The lake has no such file. Read the paths from its root manifest.');
+    const note = root.tables.find(({ table }) => table === `${params.dataset}/${params.mode}`);
+    const found = note && (await lake.find(note, route.folderOf(params), params.file));
+    if (!found) {
+      throw new Problem('LAKE_NOT_FOUND', 'The lake has no such file. Read the tables from its root manifest.');
     }
-    const grant = grantOf(rights, entry.dataset);
-    const isSampled = root.manifest.synthetic || grant.syntheticOnly !== undefined;
-    const isSynthetic = isSampled && (await lake.isSynthetic(entry));
-    const problem = isSynthetic ? undefined : realRowsProblem(grant, entry.dataset as DatasetKey);
+    const { path, rows, type } = found;
+    const grant = grantOf(rights, params.dataset);
+    const problem = note.synthetic ? undefined : realRowsProblem(grant, params.dataset as DatasetKey);
     if (problem) throw problem;
-    const type = named === entry ? ROWS_TYPE : MANIFEST_TYPE;
     requireAccept(request, type);
-    await using file = await lake.open(named);
-    const place = { dataset: DATASETS.get(entry.dataset)!, mode: entry.mode as Mode, date: entry.date };
-    const { change } = root.manifest;
-    if (await inspector.run(exchange, (session) => isTakenBack(session, place, change))) {
+    await using file = await lake.open(path, found.isNamedByDigest ? rows : undefined);
+    const dataset = DATASETS.get(params.dataset)!;
+    const date = rows && dataFileOf(rows.name)!.date;
+    if (date && (await inspector.run(exchange, (session) => isWithdrawn(session, dataset, date, root.change)))) {
       throw new Problem(
         'LAKE_FILE_ALTERED',
-        `Rows of ${path} were taken back or replaced after the lake was written. A writer that follows (\`./tidemark lake --follow\`) brings the lake up to date within seconds; else the operator runs \`./tidemark lake\` again.`,
+        `Rows of ${path} were withdrawn after the lake was written. A writer that follows (\`./tidemark lake --follow\`) brings the lake up to date within seconds; else the operator runs \`./tidemark lake\` again.`,
       );
     }
-    const synthetic: Record<string, string> = isSynthetic ? { 'X-Svc-Synthetic': 'true' } : {};
+    const synthetic: Record<string, string> = note.synthetic ? { 'X-Svc-Synthetic': 'true' } : {};
     await sendFile(exchange, { ...file, stallTimeoutMs, headers: { ...headersOf(type), ...synthetic } });
   },
 });
 
-const text = { type: 'string' } as const;
-
-const fileDoc = (): RouteDoc => ({
-  ...docOf(ROWS_TYPE, MANIFEST_TYPE),
-  operation: 'downloadLakeFile',
-  summary: 'A file of the lake',
-  doc: 'The rows of a dataset on a day or in a year, or their manifest, which is the one of an export. The `ETag` is the sha256 that the root manifest names. To resume a download, send `Range: bytes=n-` and `If-Range` with it.',
-  segments: {
-    dataset: { doc: '`dataset=` and its key.', schema: text },
-    mode: { doc: '`mode=native` or `mode=aligned_1s`.', schema: text },
-    date: { doc: '`date=` and a UTC day, or a year for datasets with few rows a day.', schema: text },
-    file: { doc: `\`${ROWS_FILE}\` or \`${MANIFEST_FILE}\`.`, schema: text },
-  },
+const fileDoc = ({ operation, path, summary, doc, type, example }: FileRoute): RouteDoc => ({
+  ...docOf(...new Set([type, MANIFEST_TYPE])),
+  operation,
+  summary,
+  doc,
+  segments: Object.fromEntries(
+    [...path.matchAll(/:(\w+)/g)].map(([, name]) => [name, { doc: SEGMENTS[name], schema: { type: 'string' } }]),
+  ),
   problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, ...CATALOG_PROBLEMS, ...FILE_PROBLEMS],
-  examples: [
-    {
-      title: 'A day of trades',
-      path: {
-        dataset: 'dataset=exchange_a_spot_trades',
-        mode: 'mode=native',
-        date: 'date=2024-01-01',
-        file: ROWS_FILE,
-      },
-      status: 404,
-    },
-  ],
+  examples: [{ title: summary, path: example, status: 404 }],
 });
 
-/** The manifest for a key that does not cover all datasets: without their files, and unsigned, since the signature covers all. */
-function answerCovered(exchange: Exchange, bytes: Buffer): void {
+/** The manifest for this caller: without tables that its key does not cover, or that rights do not allow. */
+function answerManifest(exchange: Exchange, bytes: Buffer): void {
   const { request, response } = exchange;
   const headers = { ...headersOf(MANIFEST_TYPE), ETag: `"${createHash('sha256').update(bytes).digest('hex')}"` };
   const known = request.headers['if-none-match'];
@@ -187,18 +247,17 @@ function grantOf(rights: RightsStore, dataset: string): Grant {
   }
 }
 
-/** Files are sorted by path. */
-function entryOf({ files }: LakeManifest, path: string): LakeFile | undefined {
-  let [low, high] = [0, files.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (files[middle].path < path) low = middle + 1;
-    else high = middle;
-  }
-  return files[low]?.path === path ? files[low] : undefined;
+/** A file of a version, by the path that was asked for. */
+interface Found {
+  /** Below the lake. */
+  readonly path: string;
+  readonly type: string;
+  /** The file of rows that it is, or is about. */
+  readonly rows?: LakeFile;
+  readonly isNamedByDigest?: boolean;
 }
 
-/** An open file that was compared with the root manifest. */
+/** An open file. */
 interface OpenLakeFile extends AsyncDisposable {
   readonly handle: FileHandle;
   readonly etag: string;
@@ -206,53 +265,25 @@ interface OpenLakeFile extends AsyncDisposable {
   readonly modifiedMs: number;
 }
 
-interface Root {
-  readonly manifest: LakeManifest;
-  readonly sha256: string;
-  /** The state of its file, to know it again. */
-  readonly stat: BigIntStats;
-}
+/** Versions of tables whose files are remembered. */
+const MAX_REMEMBERED = 100;
 
-/** Manifests whose `synthetic` is remembered. */
-const MAX_REMEMBERED = 10_000;
-
-class LakeFolder {
+class LakeReader {
   readonly #folder: string;
   readonly #proved = new ProvedFiles();
-  #root: Root | undefined;
-  /** Digest of a manifest -> whether its rows are synthetic. */
-  readonly #synthetic = new Map<string, boolean>();
+  #root: { readonly manifest: LakeManifest; readonly stat: BigIntStats } | undefined;
+  /** Table and version -> its files, by name and by the name of their manifest. */
+  readonly #files = new Map<string, ReadonlyMap<string, LakeFile>>();
 
   constructor(folder: string) {
     this.#folder = folder;
   }
 
   /** The root manifest; it is parsed once for each replacement. @throws Problem */
-  async root(): Promise<Root> {
-    await using file = await this.#openRootFile();
-    return await this.#read(file);
-  }
-
-  /** The root manifest without files of datasets that the caller's key does not cover; undefined where it covers all. */
-  async coveredBy(caller: Caller): Promise<Buffer | undefined> {
-    if (caller.terms.datasets === null) return undefined;
-    const { manifest } = await this.root();
-    const files = manifest.files.filter(({ dataset }) => caller.covers(dataset));
-    if (files.length === manifest.files.length) return undefined;
-    return manifestBytes({ ...manifest.parsed, files, signed: null });
-  }
-
-  async openRoot(): Promise<OpenLakeFile> {
-    await using cleanup = new AsyncDisposableStack();
-    const handle = cleanup.use(await this.#openRootFile());
-    const { sha256, stat } = await this.#read(handle);
-    cleanup.move();
-    return openFile(handle, sha256, stat);
-  }
-
-  async #openRootFile(): Promise<FileHandle> {
+  async root(): Promise<LakeManifest> {
+    let file: FileHandle;
     try {
-      return await openRegular(join(this.#folder, MANIFEST_FILE));
+      file = await openRegular(join(this.#folder, MANIFEST_FILE));
     } catch (cause) {
       throw new Problem(
         'LAKE_NOT_FOUND',
@@ -260,28 +291,59 @@ class LakeFolder {
         { cause },
       );
     }
-  }
-
-  async #read(file: FileHandle): Promise<Root> {
+    await using _opened = file;
     const stat = await file.stat({ bigint: true });
-    if (this.#root && isSameState(this.#root.stat, stat)) return this.#root;
+    if (this.#root && isSameState(this.#root.stat, stat)) return this.#root.manifest;
     try {
       if (stat.size > MAX_ROOT_BYTES) throw new Error(`it has more than ${MAX_ROOT_BYTES} bytes`);
-      const bytes = Buffer.alloc(Number(stat.size));
-      await file.read(bytes, 0, bytes.length, 0);
-      const sha256 = createHash('sha256').update(bytes).digest('hex');
-      this.#root = { manifest: parseLakeManifest(bytes), sha256, stat };
-      return this.#root;
+      const manifest = parseLakeManifest(await file.readFile());
+      this.#root = { manifest, stat };
+      return manifest;
     } catch (error) {
       throw altered(MANIFEST_FILE, error);
     }
   }
 
-  /**
-   * Opens a file whose bytes are those of the manifest. A file that is older than the root manifest is compared too: the writer
-   * replaces that manifest whenever any day is proved, so its time says nothing of this file. @throws Problem LAKE_FILE_ALTERED
-   */
-  async open({ path, bytes, sha256 }: NamedBytes): Promise<OpenLakeFile> {
+  /** @param folder below the table; undefined for what proves it */
+  async find(note: TableVersion, folder: string | undefined, file: string): Promise<Found | undefined> {
+    const { table, version } = note;
+    if (folder === LOG_FOLDER) {
+      const type = file.endsWith('.json') ? MANIFEST_TYPE : ROWS_TYPE;
+      return logOf(note).includes(file) ? { path: `${table}/${LOG_FOLDER}/${file}`, type } : undefined;
+    }
+    if (folder === undefined && file === noteName(version)) {
+      return { path: `${PROOFS_FOLDER}/${table}/${file}`, type: MANIFEST_TYPE };
+    }
+    const rows = (await this.#filesOf(note)).get(folder === undefined ? file : `${folder}/${file}`);
+    if (!rows) return undefined;
+    return folder === undefined
+      ? { path: rows.manifest, type: MANIFEST_TYPE, rows }
+      : { path: rows.path, type: ROWS_TYPE, rows, isNamedByDigest: true };
+  }
+
+  /** The files of a version; its log is read once. @throws Problem LAKE_FILE_ALTERED where it is not the one of the note */
+  async #filesOf(note: TableVersion): Promise<ReadonlyMap<string, LakeFile>> {
+    const key = `${note.table} ${note.version} ${note.files_sha256}`;
+    const known = this.#files.get(key);
+    if (known) return known;
+    try {
+      const { files } = await readVersion(note, async (name, limit) => {
+        await using file = await openRegular(join(this.#folder, note.table, LOG_FOLDER, name));
+        const { size } = await file.stat();
+        if (size > limit) throw new Error(`${name} has ${size} bytes, and at most ${limit} are left of the log`);
+        return await file.readFile();
+      });
+      const found = new Map(files.flatMap((file) => [[file.name, file] as const, [manifestName(file.name), file]]));
+      if (this.#files.size >= MAX_REMEMBERED) this.#files.clear();
+      this.#files.set(key, found);
+      return found;
+    } catch (error) {
+      throw altered(`${note.table}/${LOG_FOLDER}`, error);
+    }
+  }
+
+  /** Opens a file, whose bytes are those of the digest in its name. @throws Problem LAKE_FILE_ALTERED */
+  async open(path: string, rows: LakeFile | undefined): Promise<OpenLakeFile> {
     const folder = join(this.#folder, dirname(path));
     // No folder on the way is a link.
     const isBelow =
@@ -294,29 +356,11 @@ class LakeFolder {
       }),
     );
     const stat = await handle.stat({ bigint: true });
-    if (stat.size !== BigInt(bytes) || (await this.#proved.digestOf(handle)) !== sha256) throw altered(path);
+    if (rows && stat.size !== BigInt(rows.bytes)) throw altered(path);
+    const sha256 = await this.#proved.digestOf(handle);
+    if (rows && sha256 !== rows.sha256) throw altered(path);
     cleanup.move();
     return openFile(handle, sha256, stat);
-  }
-
-  /** What the manifest of a file says of its rows. @throws Problem LAKE_FILE_ALTERED */
-  async isSynthetic(entry: LakeFile): Promise<boolean> {
-    const { path, bytes, sha256 } = entry.manifest;
-    const known = this.#synthetic.get(sha256);
-    if (known !== undefined) return known;
-    await using file = await this.open(entry.manifest);
-    const content = Buffer.alloc(bytes);
-    await file.handle.read(content, 0, bytes, 0);
-    let isSynthetic: boolean;
-    try {
-      if (createHash('sha256').update(content).digest('hex') !== sha256) throw altered(path);
-      isSynthetic = parseFileManifest(content, entry).synthetic === true;
-    } catch (error) {
-      throw error instanceof Problem ? error : altered(path, error);
-    }
-    if (this.#synthetic.size >= MAX_REMEMBERED) this.#synthetic.clear();
-    this.#synthetic.set(sha256, isSynthetic);
-    return isSynthetic;
   }
 }
 
@@ -334,7 +378,7 @@ const isSameState = (one: BigIntStats, other: BigIntStats): boolean =>
 const altered = (path: string, cause?: unknown): Problem =>
   new Problem(
     'LAKE_FILE_ALTERED',
-    `${path} is not the file that the manifest of the lake names: it is being replaced, or was changed. Try again soon.`,
+    `${path} is not as the lake’s notes state it: it is being replaced, or was changed. Try again soon.`,
     { cause },
   );
 

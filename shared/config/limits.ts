@@ -72,6 +72,11 @@ export const LIMITS = {
   exportLeaseMs: 30_000,
   /** An export fails when its worker has died this often while it ran; orderly stops and outages do not count. */
   exportCrashes: 5,
+
+  /** A lake that is followed commits to a table at most this often; withdrawals do not wait. */
+  lakeCommitMs: 60_000,
+  /** What a revision replaces in a lake stays for this long, and the versions that have it. */
+  lakeKeepMs: 7 * 86_400_000,
 };
 
 export type Limits = Readonly<typeof LIMITS>;

@@ -5,18 +5,28 @@
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
 import { link, lstat, open, readdir, readFile, rename, rm, rmdir, writeFile } from 'node:fs/promises';
-import { dirname, join, relative, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { LinkInFolder, makeFolder, refuseLinks, syncFolder } from '../proof-log/folder.ts';
 import type { Verifier } from '../proof-log/note.ts';
+import { dataFileOf } from './delta-log.ts';
 import type { Downloads } from './downloads.ts';
-import { isObject, MANIFEST_FILE, MirrorFault, type NamedBytes, PARTIAL_FOLDER, parseObject } from './lake-manifest.ts';
+import {
+  DATASET,
+  isObject,
+  MANIFEST_FILE,
+  MirrorFault,
+  type NamedBytes,
+  PARTIAL_FOLDER,
+  parseObject,
+  partsOf,
+} from './lake-manifest.ts';
 import type { Source } from './source.ts';
 
 export const MIRROR_FILE = '_mirror.json';
 const LOCK_FILE = 'lock';
 /** What file systems without hard links answer, such as exFAT's. */
 const NO_LINKS: ReadonlySet<string> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS']);
-const VERSION = 1;
+const VERSION = 2;
 
 export type MirrorKind = 'lake' | 'exports';
 
@@ -30,8 +40,6 @@ export interface MirrorState {
   readonly datasets: readonly string[] | null;
   /** The key that all manifests were checked with; null: none was given. */
   readonly checked_with: string | null;
-  /** Paths that an interrupted run may have replaced already: the root manifest of the mirror says nothing about them. */
-  readonly pending: readonly string[];
 }
 
 /** What both kinds of mirrors work with. */
@@ -122,19 +130,49 @@ export class MirrorFolder implements AsyncDisposable {
     await this.place(partial, path);
   }
 
-  /** Removes files of a folder, in their order, and the folders that are empty then. */
+  /** Removes files, and the folders that are empty then. */
   async remove(paths: readonly string[]): Promise<void> {
     for (const path of paths) {
       await this.#refuseLinks(path);
       await rm(join(this.path, path), { force: true });
+      for (let folder = dirname(path); folder !== '.'; folder = dirname(folder)) {
+        const isLeft = await rmdir(join(this.path, folder)).then(
+          () => true,
+          (error: NodeJS.ErrnoException) => error.code === 'ENOENT',
+        );
+        if (!isLeft) break;
+      }
     }
-    for (let folder = dirname(paths[0]); folder !== '.'; folder = dirname(folder)) {
-      const isLeft = await rmdir(join(this.path, folder)).then(
-        () => true,
-        (error: NodeJS.ErrnoException) => error.code === 'ENOENT',
-      );
-      if (!isLeft) return;
+  }
+
+  /** Removes a folder with all that is in it, and those above it that are empty then. */
+  async removeTree(path: string): Promise<void> {
+    await this.#refuseLinks(path);
+    await rm(join(this.path, path), { recursive: true, force: true });
+    await this.remove([path]);
+  }
+
+  /** The tables that are here, whole or not. */
+  async tables(): Promise<string[]> {
+    const found: string[] = [];
+    for (const dataset of await this.names('.')) {
+      for (const mode of DATASET.test(dataset) ? await this.names(dataset) : []) found.push(`${dataset}/${mode}`);
     }
+    return found.filter((table) => partsOf(table).dataset !== undefined);
+  }
+
+  /** The files of rows of a table, below its folder, whichever version has them. */
+  async dataFiles(table: string): Promise<string[]> {
+    const found: string[] = [];
+    const below = async (folder: string): Promise<void> => {
+      for (const name of await this.names(`${table}/${folder}`)) {
+        const path = folder === '' ? name : `${folder}/${name}`;
+        if (dataFileOf(path)) found.push(path);
+        else if (name.includes('=')) await below(path);
+      }
+    };
+    await below('');
+    return found;
   }
 
   /** @throws MirrorFault folder */
@@ -142,11 +180,6 @@ export class MirrorFolder implements AsyncDisposable {
     await refuseLinks(this.path, path).catch((error) => {
       throw error instanceof LinkInFolder ? new MirrorFault('folder', error.message, error) : error;
     });
-  }
-
-  /** A path below the folder. */
-  relative(path: string): string {
-    return relative(this.path, path);
   }
 
   /** The bytes of a file; undefined where it is missing. */
@@ -259,7 +292,7 @@ export class MirrorFolder implements AsyncDisposable {
   }
 }
 
-const NOTHING = { etag: null, datasets: null, checked_with: null, pending: [] } as const;
+const NOTHING = { etag: null, datasets: null, checked_with: null } as const;
 
 const isMissing = (error: unknown): boolean =>
   ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException).code));
@@ -347,9 +380,9 @@ function stateOf(bytes: Uint8Array): MirrorState | undefined {
   } catch {
     return undefined;
   }
-  const { mirror_version: version, kind, from, etag, datasets, checked_with, pending } = state;
+  const { mirror_version: version, kind, from, etag, datasets, checked_with } = state;
   if (!isObject(state) || version !== VERSION || (kind !== 'lake' && kind !== 'exports')) return undefined;
   if (typeof from !== 'string' || !isTextOrNull(etag) || !isTextOrNull(checked_with)) return undefined;
-  if (!(datasets === null || isTexts(datasets)) || !isTexts(pending)) return undefined;
-  return { kind, from, etag, datasets, checked_with, pending };
+  if (!(datasets === null || isTexts(datasets))) return undefined;
+  return { kind, from, etag, datasets, checked_with };
 }

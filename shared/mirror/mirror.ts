@@ -1,6 +1,7 @@
 /** A local copy of a remote lake, or of a service's exports: only what changed is downloaded, and every byte is verified. */
 import type { Verifier } from '../proof-log/note.ts';
 import { manifestBytes } from '../proof-log/signed-manifest.ts';
+import { dataFileOf, LOG_FOLDER } from './delta-log.ts';
 import { Downloads, inParallel } from './downloads.ts';
 import { mirrorExports } from './exports.ts';
 import { type MirrorCounts, MirrorFolder, type MirrorKind, type MirrorWork } from './folder.ts';
@@ -9,12 +10,19 @@ import {
   DATASET,
   type LakeFile,
   type LakeManifest,
+  logOf,
   MANIFEST_FILE,
+  MAX_MANIFEST_BYTES,
   MAX_ROOT_BYTES,
   MirrorFault,
+  manifestName,
+  noteName,
   parseFileManifest,
   parseLakeManifest,
-  ROWS_FILE,
+  partsOf,
+  proofsOf,
+  readVersion,
+  type TableVersion,
 } from './lake-manifest.ts';
 import { sourceOf } from './source.ts';
 
@@ -124,22 +132,17 @@ interface Root {
   readonly etag: string | undefined;
 }
 
-/** A file that is not known to be the one of the root manifest. */
-interface Doubt {
-  readonly file: LakeFile;
-  /** The rows are known to be the right ones. */
-  readonly trustRows: boolean;
-}
-
+/** Copies the newest version of each table: its rows first, then the log that names them, then what it no longer names goes. */
 class LakeMirror {
   readonly #work: MirrorWork;
   readonly #datasets: readonly string[] | null;
   /** Names the keys of this run, to know whether the last run checked with the same. */
   readonly #checkedWith: string | null;
-  /** Path -> digests of the file and its manifest, which this run has seen. */
-  readonly #seen = new Map<string, string>();
-  /** Files of the last complete run that had to be downloaded again. */
-  readonly #repaired = new Set<string>();
+  readonly #counts = { files: 0, new: 0, replaced: 0, removed: 0, unchanged: 0 };
+  /** Files that this run has seen whole, with their manifests. */
+  readonly #seen = new Set<string>();
+  /** Files that this run downloaded or removed, which is counted once. */
+  readonly #touched = new Set<string>();
 
   constructor(work: MirrorWork, datasets: readonly string[] | undefined) {
     this.#work = work;
@@ -156,61 +159,25 @@ class LakeMirror {
       (this.#checkedWith === null || this.#checkedWith === state.checked_with);
     const known = local && isSameQuestion && state.etag !== null ? state.etag : undefined;
     let root: Root = (await this.#firstRoot(known, local !== undefined)) ?? { ...local!, etag: known };
-    this.#refuseOlder(root, local);
-    let strays = 0;
+    refuseOlder(root.manifest, local?.manifest);
     for (let round = 1; ; round++) {
-      const doubts = await this.#doubts(root, local);
-      const extra = await this.#extra(root);
-      if (doubts.length === 0 && extra.length === 0 && local && Buffer.compare(root.bytes, local.bytes) === 0) break;
-      const pending = new Set([...folder.state.pending, ...doubts.map(({ file }) => file.path), ...extra.flat()]);
-      // Files of this run are checked with its key, the others with the key of the last run.
       const checked_with = this.#checkedWith === state.checked_with ? state.checked_with : null;
-      await folder.remember({ etag: null, datasets: this.#datasets, checked_with, pending: [...pending].sort() });
-      // First: rows that the source withdrew must not be read any longer, however long the downloads take. Until the root manifest
-      // is replaced, whoever goes by it misses a file, which is noticed, as wrong rows would not be.
-      for (const paths of extra) await folder.remove(paths);
-      strays += extra.filter(([path]) => !local?.manifest.files.some((file) => file.path === path)).length;
-      const fault = await this.#settle(doubts);
-      if (!fault) {
-        // Last: what it names is there by now.
-        await folder.write(MANIFEST_FILE, root.bytes);
-        break;
-      }
+      await folder.remember({ etag: null, datasets: this.#datasets, checked_with });
+      const fault = await this.#bring(root.manifest);
+      if (!fault) break;
       const next = round < MAX_ROUNDS ? await this.#root(root.etag) : undefined;
       if (!next || Buffer.compare(next.bytes, root.bytes) === 0) throw fault;
-      this.#refuseOlder(next, root);
+      refuseOlder(next.manifest, root.manifest);
       root = next;
     }
-    await this.#finish(root);
-    return this.#counts(root, local, strays);
-  }
-
-  /** Remembers the tag after all else: with an older one the next run compares, and finds nothing to do. */
-  async #finish(root: Root): Promise<void> {
-    const etag = root.etag ?? null;
-    const { folder } = this.#work;
-    const { state } = folder;
+    // Last: what it names is there by now.
+    await folder.write(MANIFEST_FILE, root.bytes);
     const checked_with = this.#checkedWith ?? state.checked_with;
-    const isKnown = state.etag === etag && state.pending.length === 0 && state.checked_with === checked_with;
-    if (isKnown && JSON.stringify(state.datasets) === JSON.stringify(this.#datasets)) return;
-    await folder.remember({ etag, datasets: this.#datasets, checked_with, pending: [] });
+    await folder.remember({ etag: root.etag ?? null, datasets: this.#datasets, checked_with });
+    return { ...this.#counts, change: root.manifest.change };
   }
 
-  #counts({ manifest }: Root, local: Omit<Root, 'etag'> | undefined, strays: number): MirrorCounts {
-    const before = new Map((local?.manifest.files ?? []).map((file) => [file.path, digestsOf(file)]));
-    const counts = { files: manifest.files.length, new: 0, replaced: 0, removed: strays, unchanged: 0 };
-    for (const file of manifest.files) {
-      const known = before.get(file.path);
-      before.delete(file.path);
-      if (known === undefined) counts.new++;
-      else if (known === digestsOf(file) && !this.#repaired.has(file.path)) counts.unchanged++;
-      else counts.replaced++;
-    }
-    counts.removed += before.size;
-    return { ...counts, change: manifest.change };
-  }
-
-  /** The root manifest of the last complete run. One that was damaged is as none: all files are hashed again. */
+  /** The root manifest of the last complete run. One that was damaged is as none. */
   async #local(): Promise<Omit<Root, 'etag'> | undefined> {
     const bytes = await this.#work.folder.read(MANIFEST_FILE);
     try {
@@ -231,104 +198,176 @@ class LakeMirror {
     }
   }
 
-  /** The source's root manifest; undefined if it is the one of the tag. */
+  /** The source's root manifest; undefined if it is the one of the tag. Each of its tables is a signed note. */
   async #root(etag: string | undefined): Promise<Root | undefined> {
     const { downloads, signers, folder } = this.#work;
     const answer = await downloads.document(MANIFEST_FILE, MAX_ROOT_BYTES, etag);
     if (!answer) return undefined;
     const manifest = parseLakeManifest(answer.bytes);
-    checkSigned(manifest.parsed, MANIFEST_FILE, signers);
+    for (const note of manifest.tables) checkSigned(note, `${MANIFEST_FILE}: ${note.table}`, signers);
     if (!this.#datasets) return { ...answer, manifest };
-    const names = new Set(manifest.files.map(({ dataset }) => dataset));
+    const names = new Set(manifest.tables.map(({ table }) => partsOf(table).dataset));
     const unknown = this.#datasets.find((name) => !names.has(name) && !folder.state.datasets?.includes(name));
     if (unknown !== undefined) {
       throw new MirrorFault('usage', `The lake has no dataset ${unknown}; it has ${[...names].join(', ')}`);
     }
-    const files = manifest.files.filter(({ dataset }) => this.#datasets!.includes(dataset));
-    // The signature covers all files, and does not hold for some of them.
-    const bytes = manifestBytes({ ...manifest.parsed, files, signed: null });
-    return { manifest: { ...manifest, files }, bytes, etag: answer.etag };
+    const tables = manifest.tables.filter(({ table }) => this.#datasets!.includes(partsOf(table).dataset));
+    const own = { ...manifest, tables };
+    return { manifest: own, bytes: manifestBytes(own), etag: answer.etag };
   }
 
-  #refuseOlder({ manifest: next }: Root, before: Omit<Root, 'etag'> | undefined): void {
-    if (!before || next.change >= before.manifest.change) return;
-    throw new MirrorFault(
-      'manifest',
-      `The source is of change ${next.change} and older than the mirror, which is of change ${before.manifest.change}: it was set back, or a cache answers. To mirror it nevertheless, begin in another folder`,
-    );
-  }
-
-  /** The files of the root manifest that are not known to be there: by the last run's root manifest and their sizes, and by no more. */
-  async #doubts({ manifest }: Root, local: Omit<Root, 'etag'> | undefined): Promise<Doubt[]> {
-    const { folder, verify, signal } = this.#work;
-    const pending = new Set(folder.state.pending);
-    const known = new Map((local?.manifest.files ?? []).map((file) => [file.path, digestsOf(file)]));
-    const isChecked = this.#checkedWith === null || this.#checkedWith === folder.state.checked_with;
-    const doubts: Doubt[] = [];
-    for (const file of manifest.files) {
-      signal?.throwIfAborted();
-      if (this.#seen.get(file.path) === digestsOf(file)) continue;
-      const isKnown = !verify && !pending.has(file.path) && known.get(file.path) === digestsOf(file);
-      const trustRows = isKnown && (await folder.sizeOf(file.path)) === file.bytes;
-      const trustManifest = trustRows && (await folder.sizeOf(file.manifest.path)) === file.manifest.bytes;
-      if (!trustManifest || !isChecked) doubts.push({ file, trustRows });
-    }
-    return doubts;
-  }
-
-  /** What lies in the folder where a lake has its files, and is none of this root manifest's: rows before their manifest. */
-  async #extra({ manifest }: Root): Promise<string[][]> {
+  /** Brings all tables to their versions. @returns why one could not be had, when all others are there */
+  async #bring({ tables }: LakeManifest): Promise<MirrorFault | undefined> {
     const { folder } = this.#work;
-    const named = new Set(manifest.files.map(({ path }) => path));
-    const extra: string[][] = [];
-    const below = async (path: string, prefix: string) =>
-      (await folder.names(path)).filter((name) => name.startsWith(prefix)).map((name) => `${path}${name}/`);
-    for (const dataset of await below('', 'dataset=')) {
-      for (const mode of await below(dataset, 'mode=')) {
-        for (const date of await below(mode, 'date=')) {
-          if (named.has(`${date}${ROWS_FILE}`)) continue;
-          const names = await folder.names(date);
-          const found = [ROWS_FILE, MANIFEST_FILE].filter((name) => names.includes(name));
-          if (found.length > 0) extra.push(found.map((name) => `${date}${name}`));
-        }
-      }
-    }
-    return extra;
-  }
-
-  /** Downloads what is missing. @returns why a file could not be had, when all others are there */
-  async #settle(doubts: readonly Doubt[]): Promise<MirrorFault | undefined> {
+    Object.assign(this.#counts, { files: 0, unchanged: 0 });
+    const named = new Set(tables.map(({ table }) => table));
+    for (const table of await folder.tables()) if (!named.has(table)) await this.#removeTable(table);
     let fault: MirrorFault | undefined;
-    let done = 0;
-    this.#work.progress(0, doubts.length);
-    await inParallel(doubts, this.#work.stop, async (doubt) => {
+    for (const note of tables) {
       try {
-        await this.#settleOne(doubt);
+        await this.#bringTable(note);
       } catch (error) {
-        // The source may be replacing this file; its root manifest says so soon. Anything else ends the run.
+        // The source may be replacing this version; its root manifest says so soon. Anything else ends the run.
         if (!(error instanceof MirrorFault) || (error.kind !== 'altered' && error.kind !== 'missing')) throw error;
         fault ??= error;
       }
-      this.#work.progress(++done, doubts.length);
-    });
+    }
     return fault;
   }
 
-  async #settleOne({ file, trustRows }: Doubt): Promise<void> {
-    const { folder, downloads, signers, signal } = this.#work;
-    const hasManifest = await folder.holds(file.manifest, signal);
-    const partial = hasManifest ? undefined : await downloads.file(file.manifest);
-    const bytes = await folder.read(partial === undefined ? file.manifest.path : folder.relative(partial));
-    // Before the rows, which are much larger.
-    checkSigned(parseFileManifest(bytes!, file), file.manifest.path, signers);
-    const hasRows = trustRows || (await folder.holds(file, signal));
-    const rows = hasRows ? undefined : await downloads.file(file);
-    // The manifest first, as a lake has it: the digest of the rows is in it or, until they are replaced, in the root manifest.
-    if (partial !== undefined) await folder.place(partial, file.manifest.path);
-    if (rows !== undefined) await folder.place(rows, file.path);
-    if (!hasRows || !hasManifest) this.#repaired.add(file.path);
-    this.#seen.set(file.path, digestsOf(file));
+  async #removeTable(table: string): Promise<void> {
+    const { folder } = this.#work;
+    this.#counts.removed += (await folder.dataFiles(table)).length;
+    for (const path of [table, proofsOf(table)]) await folder.removeTree(path);
+  }
+
+  async #bringTable(note: TableVersion): Promise<void> {
+    const { folder, stop } = this.#work;
+    const { table } = note;
+    const { files, log } = await this.#read(note);
+    const partitions = new Set(files.map(({ name }) => dataFileOf(name)!.folder));
+    const active = new Set(files.map(({ name }) => name));
+    const old = (await folder.dataFiles(table)).filter((name) => !active.has(name));
+    const before = new Set(old.map((name) => dataFileOf(name)!.folder));
+    // First: rows that the source withdrew must not be read any longer, however long the downloads take. Until the log says so,
+    // whoever goes by it misses a file, which is noticed, as wrong rows would not be.
+    await this.#remove(
+      table,
+      old.filter((name) => !partitions.has(dataFileOf(name)!.folder)),
+      true,
+    );
+    let fault: MirrorFault | undefined;
+    let done = 0;
+    this.#work.progress(0, files.length);
+    await inParallel(files, stop, async (file) => {
+      try {
+        const isNew = await this.#settle(table, file);
+        if (isNew && !this.#touched.has(file.path)) {
+          this.#touched.add(file.path);
+          this.#counts[before.has(dataFileOf(file.name)!.folder) ? 'replaced' : 'new']++;
+        }
+      } catch (error) {
+        if (!(error instanceof MirrorFault) || (error.kind !== 'altered' && error.kind !== 'missing')) throw error;
+        fault ??= error;
+      }
+      this.#work.progress(++done, files.length);
+    });
+    if (fault) throw fault;
+    this.#counts.files += files.length;
+    this.#counts.unchanged += files.filter(({ path }) => !this.#touched.has(path)).length;
+    for (const [name, bytes] of log) await folder.write(`${table}/${LOG_FOLDER}/${name}`, bytes);
+    const names = logOf(note);
+    for (const name of await folder.names(`${table}/${LOG_FOLDER}`)) {
+      if (!names.includes(name)) await folder.remove([`${table}/${LOG_FOLDER}/${name}`]);
+    }
+    await this.#remove(table, old, false);
+    const own = noteName(note.version);
+    if (
+      Buffer.compare((await folder.read(`${proofsOf(table)}/${own}`)) ?? Buffer.alloc(0), manifestBytes(note)) !== 0
+    ) {
+      await folder.write(`${proofsOf(table)}/${own}`, manifestBytes(note));
+    }
+    const proofs = new Set([own, ...files.map(({ name }) => manifestName(name))]);
+    for (const name of await folder.names(proofsOf(table))) {
+      if (!proofs.has(name)) await folder.remove([`${proofsOf(table)}/${name}`]);
+    }
+  }
+
+  async #remove(table: string, names: readonly string[], isWithdrawn: boolean): Promise<void> {
+    const { folder } = this.#work;
+    for (const name of names) {
+      await folder.remove([`${table}/${name}`, `${proofsOf(table)}/${manifestName(name)}`]);
+      if (isWithdrawn) this.#counts.removed++;
+    }
+  }
+
+  /** The active files of a version, and what of its log is not here yet. Files of a log never change: those here are read again only if they are wrong. */
+  async #read(
+    note: TableVersion,
+  ): Promise<{ readonly files: readonly LakeFile[]; readonly log: Map<string, Uint8Array> }> {
+    const { folder, downloads } = this.#work;
+    const read = async (useLocal: boolean) => {
+      const log = new Map<string, Uint8Array>();
+      const { files } = await readVersion(note, async (name, limit) => {
+        const path = `${note.table}/${LOG_FOLDER}/${name}`;
+        const local = useLocal ? await folder.read(path) : undefined;
+        if (local && local.length <= limit) return local;
+        const { bytes } = (await downloads.document(path, limit))!;
+        log.set(name, bytes);
+        return bytes;
+      });
+      return { files, log };
+    };
+    try {
+      return await read(true);
+    } catch (error) {
+      if (!(error instanceof MirrorFault) || error.kind !== 'manifest') throw error;
+      return await read(false);
+    }
+  }
+
+  /** Has a file and its manifest here, whole. @returns whether rows were downloaded */
+  async #settle(table: string, file: LakeFile): Promise<boolean> {
+    const { folder, downloads, signers, signal, verify } = this.#work;
+    if (this.#seen.has(file.path)) return false;
+    const isHere = (await folder.sizeOf(file.path)) === file.bytes;
+    const isWhole = isHere && (!verify || (await folder.holds(file, signal)));
+    const isChecked = this.#checkedWith === null || this.#checkedWith === folder.state.checked_with;
+    let manifest = isWhole && isChecked && !verify ? undefined : await folder.read(file.manifest);
+    const isKnown = isWhole && isChecked && !verify && (await folder.sizeOf(file.manifest)) !== undefined;
+    if (!isKnown) {
+      if (!manifest || !isOf(manifest, table, file)) {
+        manifest = (await downloads.document(file.manifest, MAX_MANIFEST_BYTES))!.bytes;
+        checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+        await folder.write(file.manifest, manifest);
+      } else checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+    }
+    if (!isWhole) await folder.place(await downloads.file(file), file.path);
+    this.#seen.add(file.path);
+    return !isWhole;
   }
 }
 
-const digestsOf = ({ sha256, manifest }: LakeFile): string => `${sha256} ${manifest.sha256}`;
+/** Whether a local manifest is that of the file; one that was damaged is had again. */
+function isOf(bytes: Uint8Array, table: string, file: LakeFile): boolean {
+  try {
+    parseFileManifest(bytes, table, file);
+    return true;
+  } catch (error) {
+    if (error instanceof MirrorFault) return false;
+    throw error;
+  }
+}
+
+/** A source that goes back was set back, or a cache answers. @throws MirrorFault */
+function refuseOlder(next: LakeManifest, before: LakeManifest | undefined): void {
+  const seen = new Map(before?.tables.map((note) => [note.table, note.version]));
+  for (const { table, version } of next.tables) {
+    const last = seen.get(table) ?? -1;
+    if (version >= last) continue;
+    throw new MirrorFault(
+      'manifest',
+      `The source has version ${version} of ${table}, which is older than the mirror's version ${last}: it was set back, or a cache answers. To mirror it nevertheless, begin in another folder`,
+    );
+  }
+}

@@ -120,7 +120,7 @@ class HttpSource implements Source {
     const { attempts } = this.#options;
     for (let attempt = 1; ; attempt++) {
       try {
-        return await this.#attempt(new URL(path, this.#base), request);
+        return await this.#attempt(new URL(path.replaceAll('%', '%25'), this.#base), request);
       } catch (error) {
         this.#options.signal?.throwIfAborted();
         if (!(error instanceof PassingFault)) throw error;

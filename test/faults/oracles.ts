@@ -1,16 +1,17 @@
 /** What must hold when faults are over: each returns what is wrong, or undefined. */
 import { createHash } from 'node:crypto';
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Change } from '../../client/changes.ts';
-import type { RootManifest } from '../../serving/lake/format.ts';
 import { chainsIn, segmentsOf } from '../../shared/audit/records.ts';
 import type { Client } from '../../shared/db/connect.ts';
+import type { LakeManifest } from '../../shared/mirror/lake-manifest.ts';
 import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
+import { tableFiles } from '../support/lake.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { checkpointOf } from '../support/proof-log.ts';
 import { ask, questionsOf, type Reply } from './answers.ts';
@@ -316,11 +317,12 @@ export async function download(url: string, id: string, folder: string): Promise
 // ---- the lake ------------------------------------------------------------------------------------------------------
 
 export async function lakeFiles(folder: string): Promise<Map<string, string>> {
-  const root = JSON.parse(await readFile(join(folder, '_manifest.json'), 'utf8')) as RootManifest;
-  return new Map(root.files.map(({ path, sha256, rows }) => [path, `${sha256} ${rows} rows`]));
+  const files = await tableFiles(folder);
+  // Names have the change at which a file was written, which differs between two lakes.
+  return new Map(files.map(({ path, sha256, rows }) => [dirname(path), `${sha256} ${rows} rows`]));
 }
 
 export async function lakeChange(folder: string): Promise<number> {
   const text = await readFile(join(folder, '_manifest.json'), 'utf8').catch(() => undefined);
-  return text === undefined ? -1 : (JSON.parse(text) as RootManifest).change;
+  return text === undefined ? -1 : (JSON.parse(text) as LakeManifest).change;
 }

@@ -20,7 +20,7 @@ import { folderSource } from '../../shared/proof-log/folder.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { endProcess, type ProcessRef, processRef, withLock } from '../../shared/stack/processes.ts';
 import { childrenOf, type Json, ROOT } from '../support/command.ts';
-import { faultsOf, rootOf } from '../support/lake.ts';
+import { faultsOf, tableFiles } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf } from '../support/proof-log.ts';
 import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
@@ -170,7 +170,7 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     await eventually(ended, `the export of ${day} is over`);
     states.push(JSON.parse((await api(status_path)).text).status);
     await eventually(() => seen.length === index + 1, `the change of ${day} is heard`);
-    const inLake = async () => (await rootOf(folder).catch(() => undefined))?.files.some(({ date }) => date === day);
+    const inLake = async () => (await tableFiles(folder).catch(() => undefined))?.some(({ date }) => date === day);
     await eventually(async () => (await inLake()) === true, `${day} is in the lake`);
   }
   await eventually(

@@ -11,7 +11,7 @@ import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { freePort } from '../../shared/stack/state.ts';
 import { childrenOf, type Json, startCommand } from '../support/command.ts';
-import { faultsOf, rootOf } from '../support/lake.ts';
+import { faultsOf, tableFiles } from '../support/lake.ts';
 import { csvOf, DATASET, digestsOf, System, writeDocument } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf } from '../support/proof-log.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
@@ -142,7 +142,7 @@ test('killed processes of the database, the projector and the service cost nobod
   expect(seen.map(({ number, kind, partition }) => [number, kind, partition])).toEqual(
     DAYS.map((day, index) => [index + 1, 'proved', day]),
   );
-  const files = async () => (await rootOf(folder).catch(() => undefined))?.files.map(({ date }) => date) ?? [];
+  const files = async () => (await tableFiles(folder).catch(() => [])).map(({ date }) => date);
   await eventually(async () => (await files()).length === 2 * DAYS.length, 'the lake has every day');
   leaving.abort();
   await following;

@@ -1,10 +1,12 @@
-/** Folders of lakes whose rows are any bytes, and a file server that breaks off, lies and stalls when it is asked to. */
+/** Folders of lakes whose rows are any bytes: their logs and notes are real. And a file server that breaks off, lies and stalls when it is asked to. */
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
+import { commitName, filesDigest, readSnapshot, Snapshot } from '../../shared/mirror/delta-log.ts';
+import { manifestName, noteName, partsOf } from '../../shared/mirror/lake-manifest.ts';
 import type { Signer } from '../../shared/proof-log/note.ts';
 import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
 
@@ -14,7 +16,15 @@ export const sha256Of = (bytes: Uint8Array | string): string => createHash('sha2
 export type Contents = ReadonlyMap<string, Buffer>;
 
 export const placeOf = (dataset: string, date: string, mode = 'native'): string =>
-  `dataset=${dataset}/mode=${mode}/date=${date}`;
+  `${dataset}/${mode}/${date.length === 4 ? 'year' : 'date'}=${date}`;
+
+const tableOf = (place: string): string => place.split('/').slice(0, 2).join('/');
+/** The path of a place's file, which depends on its rows. */
+export const pathOf = (place: string, rows: Buffer): string => `${place}/1-${sha256Of(rows)}.parquet`;
+const nameOf = (place: string, rows: Buffer): string => pathOf(place.split('/').slice(2).join('/'), rows);
+export const manifestPathOf = (place: string, rows: Buffer): string =>
+  `_proofs/${tableOf(place)}/${manifestName(nameOf(place, rows))}`;
+export const notePathOf = (table: string, version: number): string => `_proofs/${table}/${noteName(version)}`;
 
 export interface LakeOptions {
   readonly change?: number;
@@ -22,59 +32,99 @@ export interface LakeOptions {
   readonly synthetic?: boolean;
 }
 
-/** The manifest beside a file of rows, with the members that a mirror compares. */
+/** The manifest of a file of rows, with the members that a mirror compares. */
 export function fileManifest(place: string, rows: Buffer, { signer, synthetic = false }: LakeOptions = {}): Buffer {
-  const { dataset, mode } = partsOf(place);
+  const { dataset, mode } = partsOf(tableOf(place));
   const [bytes, sha256] = [rows.length, sha256Of(rows)];
-  const file = { name: 'rows.parquet', day: null, row_count: rows.length, bytes, sha256 };
-  const proof = { coverage_version: 1, partitions: 1, sha256: sha256Of(`proof ${place} ${sha256}`), listed: [] };
+  const file = { name: nameOf(place, rows), day: null, row_count: rows.length, bytes, sha256 };
   const facts = { manifest_version: 1, dataset, mode, row_count: rows.length, bytes, sha256, files: [file], synthetic };
-  return manifestBytes(signManifest({ ...facts, proof }, signer));
-}
-
-const partsOf = (place: string) => {
-  const [, dataset, mode, date] = /^dataset=(.*)\/mode=(.*)\/date=(.*)$/.exec(place)!;
-  return { dataset, mode, date };
-};
-
-/** An entry of the root manifest. */
-export function entryOf(place: string, rows: Buffer, options: LakeOptions = {}) {
-  const manifest = fileManifest(place, rows, options);
-  return {
-    path: `${place}/rows.parquet`,
-    ...partsOf(place),
-    ...{ rows: rows.length, bytes: rows.length, sha256: sha256Of(rows), revision: 1, partitions: 1 },
-    proof_sha256: JSON.parse(manifest.toString()).proof.sha256 as string,
-    manifest: { path: `${place}/_manifest.json`, bytes: manifest.length, sha256: sha256Of(manifest) },
-  };
-}
-
-export function rootManifest(contents: Contents, options: LakeOptions = {}): Buffer {
-  const files = [...contents].map(([place, rows]) => entryOf(place, rows, options));
-  files.sort((one, other) => (one.path < other.path ? -1 : 1));
-  const { change = 1, synthetic = false, signer } = options;
-  const facts = { lake_version: 1, written_at_utc: '2026-01-01T00:00:00.000Z', synthetic, change, files };
   return manifestBytes(signManifest(facts, signer));
 }
 
-async function replace(path: string, bytes: Buffer): Promise<void> {
+async function replace(path: string, bytes: Buffer | string): Promise<void> {
   await mkdir(dirname(path), { recursive: true });
   await writeFile(`${path}.part`, bytes);
   await rename(`${path}.part`, path);
 }
 
-/** Brings a lake's folder to these contents, in the order of its writer: the root manifest last. */
-export async function writeLake(folder: string, contents: Contents, options: LakeOptions = {}): Promise<void> {
-  for (const [place, rows] of contents) {
-    await replace(join(folder, place, 'rows.parquet'), rows);
-    await replace(join(folder, place, '_manifest.json'), fileManifest(place, rows, options));
-  }
-  for (const path of filesIn(folder)) {
-    if (path !== '_manifest.json' && !contents.has(dirname(path)))
-      await rm(join(folder, dirname(path)), { recursive: true, force: true });
-  }
-  await replace(join(folder, '_manifest.json'), rootManifest(contents, options));
+/** The bounds and digests of a version, as its note has them. */
+export async function noteOf(folder: string, table: string, version: number, options: LakeOptions = {}) {
+  const log = join(folder, table, '_delta_log');
+  const snapshot = await readSnapshot((name) => readFile(join(log, name)), version, null);
+  const sizes = [...snapshot.files.values()].map(({ size }) => size);
+  const bytes = sizes.reduce((sum, size) => sum + size, 0);
+  const commits = await Promise.all(
+    Array.from({ length: version + 1 }, (_, at) => readFile(join(log, commitName(at)))),
+  );
+  const facts = {
+    ...{ lake_version: 2, table, version, change: snapshot.change, checkpoint: null },
+    ...{ synthetic: options.synthetic ?? false, files: sizes.length, rows: bytes, bytes },
+    files_sha256: filesDigest(snapshot.files.keys()),
+    log_checkpoint: null,
+    log_bytes: commits.reduce((sum, { length }) => sum + length, 0),
+    written_at_utc: '2026-01-01T00:00:00.000Z',
+  } as const;
+  return signManifest(facts, options.signer);
 }
+
+/**
+ * Brings a lake's folder to these contents: rows, manifests and a commit a table where something changed, then the notes and the
+ * root manifest. Only what the newest versions have stays.
+ */
+export async function writeLake(folder: string, contents: Contents, options: LakeOptions = {}): Promise<void> {
+  const { change = 1, synthetic = false } = options;
+  const known = existsSync(folder) ? tablesIn(folder) : [];
+  const tables = [...new Set([...known, ...[...contents.keys()].map(tableOf)])].sort();
+  const notes: object[] = [];
+  for (const table of tables) {
+    const log = join(folder, table, '_delta_log');
+    let version = filesIn(log).length - 1;
+    const held = version < 0 ? new Snapshot() : await readSnapshot((name) => readFile(join(log, name)), version, null);
+    const own = [...contents].filter(([place]) => tableOf(place) === table);
+    const names = new Map(own.map(([place, rows]) => [nameOf(place, rows), { place, rows }]));
+    for (const { place, rows } of names.values()) {
+      await replace(join(folder, pathOf(place, rows)), rows);
+      await replace(join(folder, manifestPathOf(place, rows)), fileManifest(place, rows, options));
+    }
+    const gone = [...held.files.keys()].filter((name) => !names.has(name));
+    const added = [...names].filter(([name]) => !held.files.has(name));
+    if (version < 0 || gone.length > 0 || added.length > 0) {
+      const actions = [
+        { txn: { appId: 'tidemark', version: change } },
+        ...gone.map((name) => ({ remove: { path: encoded(name), dataChange: true } })),
+        ...added.map(([name, { rows }]) => ({
+          add: { path: encoded(name), size: rows.length, partitionValues: {}, dataChange: true },
+        })),
+      ];
+      await replace(join(log, commitName(++version)), actions.map((action) => `${JSON.stringify(action)}\n`).join(''));
+    }
+    const note = await noteOf(folder, table, version, options);
+    notes.push(note);
+    await replace(join(folder, notePathOf(table, version)), manifestBytes(note));
+    const kept = new Set([
+      notePathOf(table, version),
+      ...own.flatMap(([place, rows]) => [pathOf(place, rows), manifestPathOf(place, rows)]),
+    ]);
+    for (const below of [table, `_proofs/${table}`]) {
+      for (const path of filesIn(join(folder, below)).map((name) => `${below}/${name}`)) {
+        if (!kept.has(path) && !path.includes('/_delta_log/')) await rm(join(folder, path));
+      }
+    }
+    for (const name of readdirSync(join(folder, table))) {
+      if (filesIn(join(folder, table, name)).length === 0) await rm(join(folder, table, name), { recursive: true });
+    }
+  }
+  const root = { lake_version: 2, written_at_utc: '2026-01-01T00:00:00.000Z', synthetic, change, tables: notes };
+  await replace(join(folder, '_manifest.json'), manifestBytes(root));
+}
+
+/** Paths of a log are percent-encoded. */
+const encoded = (name: string): string => name.replaceAll('%', '%25');
+
+const tablesIn = (folder: string): string[] =>
+  readdirSync(folder)
+    .filter((name) => !name.startsWith('_'))
+    .flatMap((dataset) => readdirSync(join(folder, dataset)).map((mode) => `${dataset}/${mode}`));
 
 /** Files of a lake or mirror without those in progress and the mirror's own, sorted. */
 export const filesIn = (folder: string): string[] =>

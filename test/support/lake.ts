@@ -2,12 +2,22 @@
 import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type RootManifest, SPANS } from '../../serving/lake/format.ts';
+import { LakeFolder } from '../../serving/lake/folder.ts';
 import { Lake, type LakeOptions, type LakeReport } from '../../serving/lake/lake.ts';
-import { FolderTarget, type LakeTarget } from '../../serving/lake/target.ts';
 import { freshnessRule } from '../../serving/read/execute/warnings.ts';
+import type { Limits } from '../../shared/config/limits.ts';
 import { loadSettings } from '../../shared/config/load.ts';
-import { datasetOf } from '../../shared/registry/index.ts';
+import { dataFileOf } from '../../shared/mirror/delta-log.ts';
+import {
+  type LakeManifest,
+  noteName,
+  parseFileManifest,
+  parseLakeManifest,
+  partsOf,
+  proofsOf,
+  readVersion,
+} from '../../shared/mirror/lake-manifest.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import type { DuckDb } from './read-parquet.ts';
 import { OWN_MATRIX } from './rights.ts';
@@ -21,20 +31,22 @@ export interface LakeInput {
   readonly matrix?: string;
   readonly signal?: AbortSignal;
   readonly onProgress?: LakeOptions['onProgress'];
-  /** Makes another target of the folder. */
-  readonly through?: (folder: LakeTarget) => LakeTarget;
+  readonly limits?: Partial<Limits>;
+  readonly now?: () => number;
 }
 
 export async function openLake(input: LakeInput): Promise<Lake> {
-  const { databaseUrl, folder, synthetic = false, matrix = OWN_MATRIX, through = (same) => same } = input;
-  const settings = loadSettings({ cwd: '/nowhere', env: {}, flags: { SVC_STATE_DIR: `${folder}-state` } });
+  const { databaseUrl, folder, synthetic = false, matrix = OWN_MATRIX } = input;
+  const loaded = loadSettings({ cwd: '/nowhere', env: {}, flags: { SVC_STATE_DIR: `${folder}-state` } });
+  const settings = { ...loaded, limits: { ...loaded.limits, lakeCommitMs: 0, ...input.limits } };
+  const freshness = freshnessRule(settings);
   return await Lake.open({
     settings,
     databaseUrl: rolesOf(databaseUrl).export,
     rights: new RightsStore(matrix, { byokRole: undefined, log: testLogger() }),
-    freshness: freshnessRule(settings),
+    freshness: { ...freshness, now: input.now ?? freshness.now },
     log: testLogger(),
-    target: through(await FolderTarget.open(folder)),
+    folder: await LakeFolder.open(folder),
     onProgress: input.onProgress,
     synthetic,
     signal: input.signal ?? new AbortController().signal,
@@ -46,8 +58,43 @@ export async function writeLake(input: LakeInput): Promise<LakeReport> {
   return await lake.write();
 }
 
-export const rootOf = async (folder: string): Promise<RootManifest> =>
-  JSON.parse(await readFile(join(folder, '_manifest.json'), 'utf8'));
+/** The newest version of a table, and the file that it has on each date. */
+export interface TableFile {
+  readonly dataset: string;
+  readonly mode: Mode;
+  readonly date: string;
+  /** Below the lake. */
+  readonly path: string;
+  readonly name: string;
+  readonly rows: number;
+  readonly bytes: number;
+  readonly sha256: string;
+  readonly manifest: string;
+}
+
+export const rootOf = async (folder: string): Promise<LakeManifest> =>
+  parseLakeManifest(await readFile(join(folder, '_manifest.json')));
+
+export const manifestOf = async (folder: string, { manifest }: Pick<TableFile, 'manifest'>) =>
+  JSON.parse(await readFile(join(folder, manifest), 'utf8'));
+
+/** All files that the newest versions of the tables have, sorted by path. */
+export async function tableFiles(folder: string): Promise<TableFile[]> {
+  const { tables } = await rootOf(folder);
+  const all = await Promise.all(
+    tables.map(async (note) => {
+      const { files } = await readVersion(note, (name) => readFile(join(folder, note.table, '_delta_log', name)));
+      const { dataset, mode } = partsOf(note.table);
+      return await Promise.all(
+        files.map(async (file): Promise<TableFile> => {
+          const { row_count: rows } = await manifestOf(folder, file);
+          return { ...file, dataset, mode: mode as Mode, date: dataFileOf(file.name)!.date, rows };
+        }),
+      );
+    }),
+  );
+  return all.flat().sort((a, b) => (a.path < b.path ? -1 : 1));
+}
 
 const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
 
@@ -61,45 +108,56 @@ export async function filesIn(folder: string): Promise<string[]> {
     .sort();
 }
 
-/** In which ways the folder differs from its root manifest. */
+/** In which ways the folder differs from what its notes and logs say. Files of older versions are not looked at. */
 export async function faultsOf(folder: string): Promise<string[]> {
-  const { files } = await rootOf(folder);
   const faults: string[] = [];
-  const listed = new Set(['_manifest.json']);
-  for (const file of files) {
-    for (const { path, bytes, sha256: digest } of [file, file.manifest]) {
-      listed.add(path);
-      const found = await readFile(join(folder, path)).catch(() => undefined);
-      if (!found) faults.push(`${path} is missing`);
-      else if (found.length !== bytes || sha256(found) !== digest) faults.push(`${path} differs`);
-    }
+  const notes = await rootOf(folder);
+  for (const { table, version } of notes.tables) {
+    const own = await readFile(join(folder, proofsOf(table), noteName(version)), 'utf8').catch(() => undefined);
+    if (own === undefined || JSON.parse(own).version !== version) faults.push(`${table} has no note of ${version}`);
   }
-  return [
-    ...faults,
-    ...(await filesIn(folder)).filter((path) => !listed.has(path)).map((path) => `${path} is unknown`),
-  ];
+  for (const file of await tableFiles(folder)) {
+    const { path, bytes, sha256: digest, dataset, mode } = file;
+    const found = await readFile(join(folder, path)).catch(() => undefined);
+    if (!found) faults.push(`${path} is missing`);
+    else if (found.length !== bytes || sha256(found) !== digest) faults.push(`${path} differs`);
+    parseFileManifest(await readFile(join(folder, file.manifest)), `${dataset}/${mode}`, file);
+  }
+  return faults;
 }
 
-/** Compares each file of the lake, read by its hive path, with the service's answer for its window. @returns the number of rows */
-export async function expectServed(folder: string, duck: DuckDb, serving: Serving): Promise<number> {
-  let rows = 0;
-  for (const { dataset, mode, date, path, rows: count } of (await rootOf(folder)).files) {
-    const { from, to } = SPANS[datasetOf(dataset).partition.kind].windowOf(date);
-    const body = { sources: [dataset], mode, time_range: [new Date(from).toISOString(), new Date(to).toISOString()] };
-    const { json } = await serving.query(body);
-    const served = (json.rows ?? []).map((row: object) =>
-      Object.values(row).map((cell) => (cell === null ? null : String(cell))),
-    );
-    const stored = await duck.texts(
-      `select * exclude (filename, dataset, mode, date) from read_parquet('${folder}/dataset=${dataset}/**/*.parquet',
-         hive_partitioning = true, hive_types_autocast = false, filename = true, union_by_name = ${mode === 'native'})
-       where false`,
-    );
-    if (stored.length > 0) throw new Error('no row was asked for');
-    const own = await duck.texts(`select * from read_parquet('${join(folder, path)}', hive_partitioning = false)`);
-    if (JSON.stringify(own) !== JSON.stringify(served)) throw new Error(`${path} differs from what is served`);
-    if (own.length !== count) throw new Error(`${path} has ${own.length} rows, and ${count} in the root manifest`);
-    rows += own.length;
+/** The rows of a table as DuckDB reads its files, in the order of the service. */
+export async function tableRows(folder: string, duck: DuckDb, files: readonly TableFile[]): Promise<unknown[][]> {
+  if (files.length === 0) return [];
+  const rows: unknown[][] = [];
+  for (const { path } of files) {
+    rows.push(...(await duck.texts(`select * from read_parquet('${join(folder, path)}', hive_partitioning = false)`)));
   }
   return rows;
 }
+
+/** Compares the rows of each table with all that the service answers: each row once, with its whole validity. @returns the number of rows */
+export async function expectServed(folder: string, duck: DuckDb, serving: Serving): Promise<number> {
+  let rows = 0;
+  const files = Map.groupBy(await tableFiles(folder), ({ dataset, mode }) => `${dataset}/${mode}`);
+  for (const [table, own] of files) {
+    const { dataset, mode } = partsOf(table);
+    const { json } = await serving.query({ sources: [dataset], mode, time_range: EVER });
+    const served = (json.rows ?? []).map((row: object) =>
+      Object.values(row).map((cell) => (cell === null ? null : String(cell))),
+    );
+    const stored = await tableRows(folder, duck, own);
+    const at = stored.findIndex((row, index) => JSON.stringify(row) !== JSON.stringify(served[index]));
+    if (at >= 0 || stored.length !== served.length) {
+      throw new Error(
+        `${table} has ${stored.length} rows of ${served.length}; row ${at}: ${JSON.stringify(stored[at])} for ${JSON.stringify(served[at])}`,
+      );
+    }
+    const stated = own.reduce((sum, file) => sum + file.rows, 0);
+    if (stated !== stored.length) throw new Error(`${table} has ${stored.length} rows, and ${stated} in its manifests`);
+    rows += stored.length;
+  }
+  return rows;
+}
+
+const EVER = ['1900-01-01T00:00:00Z', '2100-01-01T00:00:00Z'];

@@ -10,6 +10,7 @@ import {
   digestsIn,
   type FileServer,
   type LakeOptions,
+  pathOf,
   placeOf,
   serveFolder,
   sha256Of,
@@ -22,7 +23,8 @@ export const [FIRST, SECOND, THIRD] = [
   placeOf(TRADES, '2024-01-02'),
   placeOf(ETF, '2024'),
 ];
-export const rowsOf = (place: string) => `${place}/rows.parquet`;
+/** The file of a place, as its rows are now. */
+export const rowsOf = (place: string) => pathOf(place, contents.get(place)!);
 
 export let dir: string;
 export let lake: string;

@@ -6,13 +6,13 @@ import { datasetOf } from '../../shared/registry/index.ts';
 
 const day = (date: string) => Date.parse(`${date}T00:00:00Z`);
 
-test('a change reaches the dates before and after it that the lake holds, and eleven dates before a block', () => {
+test('a change reaches the date before it that the lake holds, and eleven before a block; the one after it is planned', () => {
   const held = ['2024-01-01', '2024-01-05', '2024-01-09', '2024-01-20'].map(day);
   const touched = { from: day('2024-01-09') + 5, to: day('2024-01-09') + 6 };
   expect(reachOf(datasetOf('bitcoin_mempool_state'), [touched], held)).toEqual([
     {
-      compared: { from: day('2024-01-05'), to: day('2024-01-21') },
-      planned: { from: day('2024-01-01'), to: day('2024-01-21') },
+      compared: { from: day('2024-01-05'), to: day('2024-01-10') },
+      planned: { from: day('2024-01-05'), to: day('2024-01-21') },
     },
   ]);
   const dates = Array.from({ length: 15 }, (_, index) => day('2024-02-01') + index * DAY_MS);
@@ -20,7 +20,7 @@ test('a change reaches the dates before and after it that the lake holds, and el
   expect(reachOf(datasetOf('bitcoin_block_headers'), [tip], dates)).toEqual([
     {
       compared: { from: dates[3], to: dates[14] + DAY_MS },
-      planned: { from: dates[2], to: dates[14] + DAY_MS },
+      planned: { from: dates[3], to: dates[14] + DAY_MS },
     },
   ]);
 });

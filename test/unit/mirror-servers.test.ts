@@ -9,10 +9,9 @@ import { describe, expect, test } from 'vitest';
 import { Downloads } from '../../shared/mirror/downloads.ts';
 import { BrokenAnswer, type Source } from '../../shared/mirror/source.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
-import { fileManifest, filesIn, rootManifest, sha256Of } from '../support/lake-folder.ts';
+import { fileManifest, filesIn, manifestPathOf, notePathOf, sha256Of } from '../support/lake-folder.ts';
 import {
   asked,
-  change,
   contents,
   copy,
   dir,
@@ -26,6 +25,7 @@ import {
   SECOND,
   server,
   THIRD,
+  TRADES,
   useLake,
   write,
 } from '../support/mirrored-lake.ts';
@@ -72,22 +72,19 @@ describe('what a server sends is not trusted', () => {
   });
 
   test.each<[string, (root: ReturnType<typeof JSON.parse>) => void, RegExp]>([
-    [
-      'a path outside the folder',
-      ({ files }) => (files[0].path = '../../rows.parquet'),
-      /files\[0\] must have the path/,
-    ],
-    ['a path that is absolute', ({ files }) => (files[0].manifest.path = '/etc/x'), /must have the manifest dataset=/],
-    ['a dataset that climbs', ({ files }) => (files[0].dataset = '..'), /files\[0\] has an invalid dataset/],
-    ['a date that climbs', ({ files }) => (files[0].date = '2024/../..'), /files\[0\] has an invalid date/],
-    ['a mode of its own', ({ files }) => (files[0].mode = 'x'), /files\[0\] has an invalid mode/],
-    ['a file twice', ({ files }) => files.splice(1, 0, files[0]), /files\[1\]\.path is not sorted/],
-    ['files that are not sorted', ({ files }) => files.reverse(), /files\[1\]\.path is not sorted/],
-    ['a size below zero', ({ files }) => (files[0].bytes = -1), /files\[0\] has invalid counts/],
-    ['a digest that is a path', ({ files }) => (files[0].sha256 = '../x'), /files\[0\] has an invalid sha256/],
-    ['a manifest of gigabytes', ({ files }) => (files[0].manifest.bytes = 2 ** 40), /manifest of more than/],
-    ['another release', (root) => (root.lake_version = 2), /lake_version must be 1/],
+    ['a table outside the folder', ({ tables }) => (tables[0].table = '../native'), /tables\[0\] has an invalid table/],
+    ['a mode of its own', ({ tables }) => (tables[0].table = 'x/y'), /tables\[0\] has an invalid table/],
+    ['a table twice', ({ tables }) => tables.splice(1, 0, tables[0]), /tables\[1\]\.table is not sorted/],
+    ['tables that are not sorted', ({ tables }) => tables.reverse(), /tables\[1\]\.table is not sorted/],
+    ['a size below zero', ({ tables }) => (tables[0].bytes = -1), /tables\[0\] has an invalid bytes/],
+    ['a version that is none', ({ tables }) => (tables[0].version = '0'), /tables\[0\] has an invalid version/],
+    ['a digest that is a path', ({ tables }) => (tables[0].files_sha256 = '../x'), /invalid files_sha256/],
+    ['a log of gigabytes', ({ tables }) => (tables[0].log_bytes = 2 ** 40), /a log of more than/],
+    ['a million commits', ({ tables }) => (tables[0].version = 1e6), /more than 1000 commits/],
+    ['a checkpoint of later', ({ tables }) => (tables[0].log_checkpoint = 9), /invalid log_checkpoint/],
+    ['another release', (root) => (root.lake_version = 1), /lake_version is 1, and must be 2/],
     ['a change that is none', (root) => (root.change = 'x'), /change must be/],
+    ['no list of tables', (root) => (root.tables = {}), /tables must be a list/],
   ])('%s', async (_, spoil, message) => {
     const root = JSON.parse(readFileSync(join(lake, '_manifest.json'), 'utf8'));
     spoil(root);
@@ -96,29 +93,69 @@ describe('what a server sends is not trusted', () => {
     expect(filesIn(dir).filter((path) => !path.startsWith('lake/'))).toEqual(['copy/_mirror.json']);
   });
 
+  const LOG = join(TRADES, 'native/_delta_log/00000000000000000000.json');
+  const other = `date=2024-01-02/2-${'a'.repeat(64)}.parquet`;
+
+  test.each<[string, (log: string) => string, RegExp]>([
+    ['without a file of its note', (log) => log.replace(/\n{"add".*/, ''), /has not the \d+ bytes of its note/],
+    [
+      'with another file',
+      (log) => log.replace(/date=2024-01-02[^"]*/, other),
+      /have the sha256 \w+, and \w+ in its note/,
+    ],
+    [
+      'with a path that climbs',
+      (log) => log.replace(/date=2024-01-02/, '../../../../x.y'),
+      /which no writer of a lake adds/,
+    ],
+    ['with another size', (log) => log.replace('"size":1000', '"size":9000'), /bytes, and \d+ in its note/],
+    ['without a size', (log) => log.replace('"size":1000', '"size":-100'), /has no size of/],
+    ['of another change', (log) => log.replace('"version":1', '"version":9'), /is of change 9, and its note of 1/],
+    ['that is no JSON', (log) => log.replace('{"add"', '?"add"'), /line 2 is not a JSON object/],
+  ])('a log %s is refused', async (_, spoil, message) => {
+    const log = readFileSync(join(lake, LOG), 'utf8');
+    writeFileSync(join(lake, LOG), spoil(log));
+    expect(await faultOf()).toEqual(['manifest', expect.stringMatching(message)]);
+    expect(filesIn(copy).filter((path) => path.startsWith(TRADES))).toEqual([]);
+  });
+
+  test('a log that is longer than its note says is not read to its end', async () => {
+    server.faultOf = ({ path }) => (path === LOG ? { lie: Buffer.alloc(1 << 16, 32), isEndless: true } : undefined);
+    expect(await faultOf()).toEqual(['manifest', expect.stringMatching(/has more than \d+ bytes/)]);
+  });
+
   test.each([
-    ['row_count', { row_count: 1 }],
+    ['bytes', { bytes: 1 }],
     ['sha256', { sha256: 'a'.repeat(64) }],
     ['dataset', { dataset: 'x' }],
-    ['proof.sha256', { proof: { sha256: 'a'.repeat(64) } }],
-    ['files[0].bytes', { files: [{ bytes: 0 }] }],
-  ])('a manifest whose %s is not the one of the root manifest', async (member, wrong) => {
-    const manifest = manifestBytes({ ...JSON.parse(fileManifest(SECOND, contents.get(SECOND)!).toString()), ...wrong });
-    writeFileSync(join(lake, SECOND, '_manifest.json'), manifest);
-    const root = JSON.parse(rootManifest(contents, { change }).toString());
-    const entry = root.files.find(({ path }: { path: string }) => path === rowsOf(SECOND));
-    Object.assign(entry.manifest, { bytes: manifest.length, sha256: sha256Of(manifest) });
-    writeFileSync(join(lake, '_manifest.json'), JSON.stringify(root));
-    expect(await faultOf()).toEqual(['manifest', expect.stringContaining(`${SECOND}/_manifest.json: ${member} is`)]);
+    ['files[0].name', { files: [{ name: 'x' }] }],
+  ])('a manifest whose %s is not that of the file', async (member, wrong) => {
+    const rows = contents.get(SECOND)!;
+    const manifest = manifestBytes({ ...JSON.parse(fileManifest(SECOND, rows).toString()), ...wrong });
+    writeFileSync(join(lake, manifestPathOf(SECOND, rows)), manifest);
+    expect(await faultOf()).toEqual([
+      'manifest',
+      expect.stringContaining(`${manifestPathOf(SECOND, rows)}: ${member} is`),
+    ]);
     expect(filesIn(copy)).not.toContain(rowsOf(SECOND));
     expect(asked(rowsOf(SECOND))).toEqual([]);
   });
 
-  test('a lake that is older than the mirror', async () => {
+  test('a version that is older than the one of the mirror', async () => {
+    const root = readFileSync(join(lake, '_manifest.json'));
+    contents.delete(SECOND);
     await write();
     await run();
-    await write({ change: 1 });
-    expect(await faultOf()).toEqual(['manifest', expect.stringContaining('change 1 and older than the mirror')]);
+    writeFileSync(join(lake, '_manifest.json'), root);
+    expect(await faultOf()).toEqual([
+      'manifest',
+      expect.stringContaining("version 0 of exchange_a_spot_trades/native, which is older than the mirror's version 1"),
+    ]);
+  });
+
+  test('notes lie beside the tables', async () => {
+    await run();
+    expect(filesIn(copy)).toContain(notePathOf(`${TRADES}/native`, 0));
   });
 
   test('a file URL with # or ? before the rest of its folder was taken for the folder before it', async () => {
@@ -178,7 +215,7 @@ describe('a server that fails', () => {
     server.faultOf = (request) => (request.path === rowsOf(FIRST) ? { stallAfter: 10 } : undefined);
     // Long enough for the answers of a busy machine that do not stall.
     const fault = await faultOf({ stallMs: 500, attempts: 2 });
-    expect(fault).toEqual(['unreachable', expect.stringMatching(/rows\.parquet broke off: no bytes came for 500 ms/)]);
+    expect(fault).toEqual(['unreachable', expect.stringMatching(/\.parquet broke off: no bytes came for 500 ms/)]);
   });
 
   test('one that never answers', async () => {
@@ -208,11 +245,11 @@ describe('a server that fails', () => {
     expect(asked(rowsOf(THIRD))).toHaveLength(1);
   });
 
-  test('files that were replaced behind the root manifest are had once it says so', async () => {
+  test('a version that was replaced while it was downloaded is had once the root manifest says so', async () => {
     let isReplaced = false;
+    const first = rowsOf(FIRST);
     server.onRequest = async ({ path }) => {
-      // The writer has replaced the rows, and comes to the root manifest while they are downloaded again.
-      if (path !== rowsOf(FIRST) || isReplaced) return;
+      if (path !== first || isReplaced) return;
       isReplaced = true;
       contents.set(FIRST, randomBytes(400));
       contents.delete(SECOND);

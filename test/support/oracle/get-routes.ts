@@ -215,7 +215,12 @@ export const GET_ROUTES: readonly GetRoute[] = [
       return [right ? '200' : CONTRACT];
     },
   },
-  ...['_manifest.json', ':dataset/:mode/:date/:file'].map(
+  ...[
+    '_manifest.json',
+    '_proofs/:dataset/:mode/:file',
+    ':dataset/:mode/:folder/:file',
+    ':dataset/:mode/:date/:instrument/:file',
+  ].map(
     (path): GetRoute => ({
       path: `/v1/lake/${path}`,
       access: 'key',
@@ -223,10 +228,12 @@ export const GET_ROUTES: readonly GetRoute[] = [
       anyAccept: true,
       visits: fc.record({
         segments: fc.record({
-          dataset: segment(dataset.map((key) => `dataset=${key}`)),
-          mode: segment(fc.constantFrom('mode=native', 'mode=aligned_1s', 'native')),
-          date: segment(fc.constantFrom('date=2024-03-01', 'date=2024', 'date=x')),
-          file: segment(fc.constantFrom('rows.parquet', '_manifest.json', 'x')),
+          dataset: segment(dataset),
+          mode: segment(fc.constantFrom('native', 'aligned_1s', 'mode=native')),
+          folder: segment(fc.constantFrom('_delta_log', 'date=2024-03-01', 'year=2024', 'x')),
+          date: segment(fc.constantFrom('date=2024-03-01', 'year=2024', 'x')),
+          instrument: segment(fc.constantFrom('instrument=BTCUSDT', 'x')),
+          file: segment(fc.constantFrom('00000000000000000000.json', '_manifest.json', 'x')),
         }),
         params: paramsOf({}),
       }),
