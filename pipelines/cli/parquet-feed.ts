@@ -40,7 +40,7 @@ const compressors = {
 };
 
 /** Decoded values stay numbers: a date for each row would cost more than everything else. */
-const parsers = { timestampFromMilliseconds: Number };
+const parsers = { timestampFromMilliseconds: Number, timestampFromMicroseconds: (us: bigint) => Number(us) / 1000 };
 
 type Column = ArrayLike<Cell>;
 

@@ -289,10 +289,10 @@ export class LakeWriter {
       }
       for (const file of held) if (isCompared(startOf(file)) && !wanted.has(idOf(file))) surplus.set(idOf(file), file);
     }
-    const dates = new Set([...missing.values()].filter((file) => this.#activeOf(file)).map(({ date }) => date));
-    for (const date of dates) {
-      if (!(await isWithdrawn(session, dataset, date, this.#change))) continue;
-      withdrawn.push(...MODES.map((mode) => ({ dataset: dataset.key, mode, date })));
+    for (const file of missing.values()) {
+      const { mode, date } = file;
+      if (!this.#activeOf(file) || !(await isWithdrawn(session, dataset, date, this.#change))) continue;
+      withdrawn.push({ dataset: dataset.key, mode, date });
     }
     return { missing: [...missing.values()], surplus: [...surplus.values()], withdrawn };
   }

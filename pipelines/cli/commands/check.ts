@@ -1,15 +1,22 @@
 /**
- * `check`: holds files of an export, a lineage answer, checkpoints or a mirror against the proof log. It needs neither the database
+ * `check`: holds files of an export, a lineage answer, checkpoints, a mirror or a lake against the proof log. It needs neither the database
  * nor the event log nor settings, only the log's key and, for some, its tiles.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
+import { createReadStream, readFileSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { z } from 'zod';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { LOG_FOLDER, logFileOf } from '../../../shared/mirror/delta-log.ts';
+import {
+  MANIFEST_FILE,
+  parseFileManifest,
+  parseLakeManifest,
+  readVersion,
+} from '../../../shared/mirror/lake-manifest.ts';
 import { RowFault, type RowLayout } from '../../../shared/proof-log/cells.ts';
 import {
   CheckReport,
@@ -18,6 +25,7 @@ import {
   checkLog,
   type FoundDocument,
   holdsLine,
+  inWords,
   type LineageAnswer,
 } from '../../../shared/proof-log/check.ts';
 import {
@@ -32,6 +40,7 @@ import { httpSource } from '../../../shared/proof-log/http.ts';
 import { type LogKey, openCheckpoint, parseVerifier, type SignedCheckpoint } from '../../../shared/proof-log/note.ts';
 import { printable } from '../../../shared/proof-log/printable.ts';
 import { keysFrom, parseRotations, trustedKeys } from '../../../shared/proof-log/rotations.ts';
+import { verifyManifest } from '../../../shared/proof-log/signed-manifest.ts';
 import { LogUnreachable, readEntry, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
 import { checkTlogProof, TLOG_PROOF } from '../../../shared/proof-log/tlog-proof.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
@@ -43,7 +52,7 @@ import { createOutput, grouped } from '../output.ts';
 import { feedParquet } from '../parquet-feed.ts';
 
 /** What the named files are. */
-type Subject = 'export' | 'lineage' | 'checkpoints' | 'mirror' | 'tlog_proof';
+type Subject = 'export' | 'lineage' | 'checkpoints' | 'mirror' | 'tlog_proof' | 'lake';
 
 interface Named {
   readonly subject: Subject;
@@ -52,7 +61,8 @@ interface Named {
 
 const invalid = (message: string, cause?: unknown) =>
   new TidemarkError('USAGE', printable(message), {
-    remedy: 'Name the manifest of an export, a lineage answer, checkpoints, a tlog-proof, or the folder of a mirror.',
+    remedy:
+      'Name the manifest of an export, a lineage answer, checkpoints, a tlog-proof, or the folder of a mirror or a lake.',
     cause,
   });
 
@@ -88,6 +98,7 @@ const TITLES: Readonly<Record<Subject, string>> = {
   checkpoints: 'Checkpoints',
   mirror: 'Mirror of the log',
   tlog_proof: 'Proof of inclusion (tlog-proof)',
+  lake: 'Lake',
 };
 
 /** The files of a log: at a URL, or in a folder. */
@@ -106,7 +117,8 @@ async function checked(path: string, second: string | undefined, given: Given): 
     const manifest = await manifestIn(path);
     if (manifest !== undefined) return await checkExport(manifest, given);
     if (await isFile(join(path, CHECKPOINT_FILE))) return await checkFolder(path, given);
-    throw invalid(`${path} has neither a manifest.json nor a checkpoint`);
+    if (await isFile(join(path, MANIFEST_FILE))) return await checkLake(path, given);
+    throw invalid(`${path} has neither a manifest.json, a checkpoint nor a ${MANIFEST_FILE}`);
   }
   const text = await readText(path);
   if (text.startsWith(TLOG_PROOF)) return await checkProof(text, second, given);
@@ -276,17 +288,70 @@ async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   const manifest: ExportManifest = shaped(MANIFEST, manifestPath, parsed(manifestPath, await readText(manifestPath)));
   const keyed = new CheckReport();
   const keys = await keysOf(given, keyed);
+  const report = await checkFiles(manifest, keys, (name) => join(dirname(manifestPath), basename(name)));
+  report.unchecked.push(...keyed.unchecked);
+  report.checked.push(...keyed.checked);
+  return { subject: 'export', report };
+}
+
+/** Holds the files of a manifest against it, and it against the proof log. */
+async function checkFiles(
+  manifest: ExportManifest,
+  keys: readonly LogKey[],
+  pathOf: (name: string) => string,
+): Promise<CheckReport> {
   const dataset = DATASETS.get(manifest.dataset ?? '');
   const layout = dataset && rowLayoutOf(dataset);
   const check = new ExportCheck(manifest, keys, layout);
   const { report } = check;
-  const files = await filesOf(manifest, dirname(manifestPath), report);
+  const files = await filesOf(manifest, pathOf, report);
   const why = check.whyNoRows;
   if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
   else if (files && report.ok) await checkRows(check, { layout: layout!, rows: manifest.row_count }, files);
   else report.unchecked.push(ROWS_AFTER_FAULT);
-  merge(report, keyed);
-  return { subject: 'export', report };
+  return report;
+}
+
+/** The newest version of each table of a lake or of a mirror of one: its note, its log, and all of its files. */
+async function checkLake(folder: string, given: Given): Promise<Named> {
+  const report = new CheckReport();
+  const keys = await keysOf(given, report);
+  const root = report.attempt(MANIFEST_FILE, () =>
+    parseLakeManifest(Buffer.from(readFileSync(join(folder, MANIFEST_FILE)))),
+  );
+  for (const note of root?.tables ?? []) {
+    const { table, version } = note;
+    try {
+      const by = verifyManifest({ ...note }, keys);
+      if (note.checkpoint !== null) openCheckpoint(note.checkpoint, keys);
+      const log = join(folder, table, LOG_FOLDER);
+      const newest = Math.max(...(await readdir(log)).map((name) => logFileOf(name)?.version ?? -1));
+      if (newest > version) throw new Error(`version ${newest} of its log has no signed note`);
+      const { files } = await readVersion(note, async (name, limit) => {
+        const { size } = await stat(join(log, name));
+        if (size > limit) throw new Error(`${name} has ${size} bytes, and at most ${limit} are left of its log`);
+        return await readFile(join(log, name));
+      });
+      report.checked.push(
+        `${table}: version ${version}, up to change ${note.change}, has the ${inWords(files.length, 'file')} that ${by.name} signed`,
+      );
+      const held = new CheckReport();
+      for (const file of files) {
+        const path = join(folder, file.manifest);
+        const manifest = parseFileManifest(Buffer.from(await readText(path)), table, file);
+        merge(held, await checkFiles(shaped(MANIFEST, path, manifest), keys, (name) => join(folder, table, name)));
+      }
+      report.faults.push(...held.faults.map((fault) => `${table}: ${fault}`));
+      for (const list of ['checked', 'unchecked'] as const) {
+        for (const [line, { length }] of Map.groupBy(held[list], String)) {
+          report[list].push(`${table}: ${length > 1 ? `${length} times: ` : ''}${line}`);
+        }
+      }
+    } catch (error) {
+      report.faults.push(`${table}: ${error instanceof Error ? error.message : error}`);
+    }
+  }
+  return { subject: 'lake', report };
 }
 
 const SPARE_BYTES = 1024 * 1024;
@@ -294,13 +359,13 @@ const SPARE_BYTES = 1024 * 1024;
 /** The files with the sizes and digests of the manifest; undefined where one differs. */
 async function filesOf(
   { files, row_count: rows }: ExportManifest,
-  folder: string,
+  pathOf: (name: string) => string,
   report: CheckReport,
 ): Promise<string[] | undefined> {
   const paths: string[] = [];
   const seen = new Set<string>();
   for (const { name, sha256, bytes } of files) {
-    const path = join(folder, basename(name));
+    const path = pathOf(name);
     if (seen.has(path)) throw invalid(`The manifest lists ${path} twice`);
     seen.add(path);
     if (!(await isFile(path))) throw invalid(`${path}, which the manifest lists, is not there`);
