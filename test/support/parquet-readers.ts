@@ -20,10 +20,13 @@ import type { Tool } from './tools.ts';
 import { createWorldsEnv } from './worlds-env.ts';
 
 export type ParquetReader = 'pyarrow' | 'polars' | 'duckdb' | 'fastparquet' | 'clickhouse' | 'spark';
+export type TableReader = 'delta-rs' | `${'polars' | 'duckdb' | 'clickhouse' | 'spark'}, a table`;
 
 export interface ParquetCase {
   readonly name: string;
   readonly path: string;
+  /** Of a table; default its newest. */
+  readonly version?: number;
   /** Path of a JSON document with the rows: objects as the service answers, or lists of texts. */
   readonly rows: string;
   readonly fields: readonly { readonly name: string; readonly dtype: string }[];
@@ -37,12 +40,14 @@ interface Readings {
 }
 
 export async function readParquet(
-  { path }: Tool,
-  readers: readonly ParquetReader[],
+  { path, env }: Tool,
+  readers: readonly (ParquetReader | TableReader)[],
   cases: readonly ParquetCase[],
+  more: { readonly maintain?: string } = {},
 ): Promise<Readings> {
-  const child = spawn(path, [join(import.meta.dirname, 'read-parquet.py')], { stdio: ['pipe', 'pipe', 'pipe'] });
-  child.stdin.end(JSON.stringify({ readers, cases }));
+  const script = join(import.meta.dirname, 'read-parquet.py');
+  const child = spawn(path, [script], { stdio: ['pipe', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+  child.stdin.end(JSON.stringify({ readers, cases, ...more }));
   const [readings, said, [exit]] = await Promise.all([
     json(child.stdout).catch(() => undefined),
     text(child.stderr),

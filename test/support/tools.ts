@@ -17,6 +17,8 @@ export interface Tool {
   readonly path: string;
   /** Why tests that need it are skipped. */
   readonly missing?: string;
+  /** What it needs in its environment. */
+  readonly env?: Readonly<Record<string, string>>;
 }
 
 /** A slow line gets the time it needs; a network that answers nothing does not hold up the tests for longer. */
@@ -156,6 +158,44 @@ const CLICKHOUSE_PACKAGES = ['chdb==4.4.0', 'chdb-core==26.9.0', ...READER_PACKA
 export const readersPython = (): Promise<Tool> =>
   once('readers-python', () => pythonWith(READER_PACKAGES, 'import pyarrow, polars, duckdb, fastparquet'));
 
+/** DuckDB's extension is of one version of DuckDB, and newer ones have none there. */
+const TABLE_PACKAGES = [
+  ...['deltalake==1.6.6', 'arro3-core==0.9.1', 'Deprecated==1.3.1', 'wrapt==2.5.2', 'typing_extensions==4.16.0'],
+  ...['duckdb==1.5.5', 'duckdb_extension_delta==1.5.5', 'duckdb_extensions==1.5.5', 'pytz==2026.6'],
+  ...['pyarrow==26.0.1', 'polars==2.1.0', 'polars-runtime-32==2.1.0'],
+];
+
+/** A Python with delta-rs, polars and DuckDB, which read Delta tables. */
+export const tablesPython = (): Promise<Tool> =>
+  once('tables-python', () =>
+    pythonWith(
+      TABLE_PACKAGES,
+      'import deltalake, polars, duckdb_extensions, duckdb; assert duckdb.__version__ == "1.5.5"',
+    ),
+  );
+
+const DELTA_JARS = [
+  'io.delta:delta-spark_2.12:3.3.3',
+  'io.delta:delta-storage:3.3.3',
+  'org.antlr:antlr4-runtime:4.9.3',
+];
+
+/** A Python with Spark 3.5, and the jars that read Delta tables. */
+export const sparkTablesPython = (): Promise<Tool> =>
+  once('spark-tables-python', async () => {
+    if (!runs('java', ['-version']) || !runs('mvn', ['--version'])) {
+      return { path: '', missing: 'java or mvn is missing: apt-get install default-jre-headless maven' };
+    }
+    const python = await pythonWith(
+      ['pyspark==3.5.9', 'py4j==0.10.9.9'],
+      'import pyspark; assert pyspark.__version__ == "3.5.9"',
+      ['pyspark'],
+    );
+    const jars = await jarsOf(DELTA_JARS);
+    const absent = [python, jars].find(({ missing: why }) => why !== undefined);
+    return absent ?? { ...python, env: { DELTA_JARS: jars.path } };
+  });
+
 /** A Python with all that README, docs and examples import. */
 export const docsPython = (): Promise<Tool> =>
   once('docs-python', () => pythonWith([...READER_PACKAGES, ...REQUESTS_PACKAGES], 'import pyarrow, polars, requests'));
@@ -231,21 +271,18 @@ export const JAVA_GENERATOR = 'openapi-generator-cli-7.17.0.jar';
 export const javaClientMaker = (): Promise<Tool> =>
   once('java-client-maker', async () =>
     runs('javac', ['-version']) && runs('mvn', ['--version'])
-      ? await filled('maven', JAVA_ARTIFACTS, 'reach Maven Central', (folder, signal) =>
-          run(
-            'mvn',
-            [
-              '-q',
-              '-B',
-              'dependency:copy',
-              ...JAVA_ARTIFACTS.map((name) => `-Dartifact=${name}`),
-              `-DoutputDirectory=${folder}`,
-            ],
-            { signal, cwd: folder },
-          ),
-        )
+      ? await jarsOf(JAVA_ARTIFACTS)
       : { path: '', missing: 'javac or mvn is missing: apt-get install default-jdk-headless maven' },
   );
+
+/** A folder with these artifacts of Maven Central, without those that they need. */
+const jarsOf = (artifacts: readonly string[]): Promise<Tool> =>
+  filled('maven', artifacts, 'reach Maven Central', async (folder, signal) => {
+    for (const name of artifacts) {
+      const options = [`-Dartifact=${name}`, `-DoutputDirectory=${folder}`];
+      await run('mvn', ['-q', '-B', 'dependency:copy', ...options], { signal, cwd: folder });
+    }
+  });
 
 /** A folder of the cache that is filled once. */
 async function filled(
