@@ -1,9 +1,12 @@
 /** Engines on the tables of a lake: all twelve datasets in both modes, an old version, and after what delta-rs may do to a table. */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, shapeOf } from '../../shared/registry/index.ts';
+import { ROOT } from './command.ts';
 import { givenTool } from './given.ts';
 import { expectServed, faultsOf, writeLake } from './lake.ts';
 import { type ParquetCase, readParquet, type TableReader } from './parquet-readers.ts';
@@ -30,6 +33,24 @@ async function tablesOf(serving: Serving, lake: string, prefix: string): Promise
   }
   return cases;
 }
+
+/** The blocks of docs/lake.md, by a word of each. */
+const PAGE = readFileSync(join(ROOT, 'docs/lake.md'), 'utf8');
+const blockOf = (word: string) =>
+  [...PAGE.matchAll(/```python\n([^`]+)```/g)].map(([, block]) => block).find((block) => block.includes(word))!;
+const WORDS: Readonly<Record<TableReader, string>> = {
+  'delta-rs': 'DeltaTable',
+  'polars, a table': 'scan_delta',
+  'duckdb, a table': 'delta_scan',
+  'clickhouse, a table': 'deltaLakeLocal',
+  'spark, a table': 'spark.read',
+};
+/** What a session of Spark is begun with, as `pyspark` does. */
+const SPARK = `import glob, os
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config(
+    "spark.jars", ",".join(glob.glob(os.environ["DELTA_JARS"] + "/*.jar"))).getOrCreate()
+`;
 
 /** @param maintains whether delta-rs is there, to do to a table what it can */
 export function testEngines(tool: Tool, engines: readonly TableReader[], maintains = false): void {
@@ -59,6 +80,12 @@ export function testEngines(tool: Tool, engines: readonly TableReader[], maintai
     // The table, for reports.
     for (const engine of engines) {
       console.info(`${engine} ${versions[engine]}: ${cases.length} tables, ${columns(cases)} columns equal`);
+    }
+    for (const engine of engines) {
+      const block = blockOf(WORDS[engine]).replaceAll('/tmp/lake', folder);
+      const input = engine.startsWith('spark') ? SPARK + block : block;
+      const said = execFileSync(tool.path, ['-'], { input, encoding: 'utf8', env: { ...process.env, ...tool.env } });
+      expect(said.trim(), engine).toBe('150');
     }
     if (!maintains) return;
     const maintain = join(folder, REVISED, 'native');

@@ -158,9 +158,13 @@ const CLICKHOUSE_PACKAGES = ['chdb==4.4.0', 'chdb-core==26.9.0', ...READER_PACKA
 export const readersPython = (): Promise<Tool> =>
   once('readers-python', () => pythonWith(READER_PACKAGES, 'import pyarrow, polars, duckdb, fastparquet'));
 
+const DELTA_RS_PACKAGES = [
+  ...['deltalake==1.6.6', 'arro3-core==0.9.1', 'Deprecated==1.3.1', 'wrapt==2.5.2', 'typing_extensions==4.16.0'],
+];
+
 /** DuckDB's extension is of one version of DuckDB, and newer ones have none there. */
 const TABLE_PACKAGES = [
-  ...['deltalake==1.6.6', 'arro3-core==0.9.1', 'Deprecated==1.3.1', 'wrapt==2.5.2', 'typing_extensions==4.16.0'],
+  ...DELTA_RS_PACKAGES,
   ...['duckdb==1.5.5', 'duckdb_extension_delta==1.5.5', 'duckdb_extensions==1.5.5', 'pytz==2026.6'],
   ...['pyarrow==26.0.1', 'polars==2.1.0', 'polars-runtime-32==2.1.0'],
 ];
@@ -198,7 +202,12 @@ export const sparkTablesPython = (): Promise<Tool> =>
 
 /** A Python with all that README, docs and examples import. */
 export const docsPython = (): Promise<Tool> =>
-  once('docs-python', () => pythonWith([...READER_PACKAGES, ...REQUESTS_PACKAGES], 'import pyarrow, polars, requests'));
+  once('docs-python', () =>
+    pythonWith(
+      [...READER_PACKAGES, ...REQUESTS_PACKAGES, ...DELTA_RS_PACKAGES],
+      'import pyarrow, polars, requests, deltalake',
+    ),
+  );
 
 /** A Python with ClickHouse. */
 export const clickhousePython = (): Promise<Tool> =>

@@ -326,7 +326,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'lake',
-      doc: 'Writes every proved partition as Parquet to a folder and removes what is no longer proved or allowed.',
+      doc: 'Writes every proved partition to Delta tables in a folder and removes what is no longer proved or allowed.',
       options: [
         required(text('to', 'Folder: a new or empty one, or an existing lake.')),
         flag('follow', 'Keep adding changes until stopped.'),
