@@ -46,7 +46,7 @@ export async function readParquet(
   more: { readonly maintain?: string } = {},
 ): Promise<Readings> {
   const script = join(import.meta.dirname, 'read-parquet.py');
-  const child = spawn(path, [script], { stdio: ['pipe', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+  const child = spawn(path, [script], { stdio: ['pipe', 'pipe', 'pipe'], cwd: '/', env: { ...process.env, ...env } });
   child.stdin.end(JSON.stringify({ readers, cases, ...more }));
   const [readings, said, [exit]] = await Promise.all([
     json(child.stdout).catch(() => undefined),
