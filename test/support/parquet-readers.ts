@@ -6,14 +6,12 @@ import { join } from 'node:path';
 import { json, text } from 'node:stream/consumers';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect } from 'vitest';
-import { SPANS } from '../../serving/lake/format.ts';
 import { cellOf } from '../../serving/render/cells.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
+import { DATASETS, shapeOf } from '../../shared/registry/index.ts';
 import { type ArtifactLab, artifactLab } from './artifacts.ts';
 import { expectedTexts, type GeneratedRows, generatedRows } from './generated-rows.ts';
 import { givenTool } from './given.ts';
-import { tableFiles, writeLake } from './lake.ts';
 import { writeParquet } from './read-parquet.ts';
 import type { TestEnv } from './stack.ts';
 import type { Tool } from './tools.ts';
@@ -77,31 +75,6 @@ async function exportedWorlds({ files, serving }: ArtifactLab, dir: string): Pro
   return cases;
 }
 
-/** Of a lake of the same worlds, the largest file of each dataset and mode, with the answer for its window. */
-async function lakeFiles({ serving }: ArtifactLab, { databaseUrl, dir }: TestEnv): Promise<ParquetCase[]> {
-  const folder = join(dir, 'lake');
-  const { failed, skipped } = await writeLake({ databaseUrl, folder, synthetic: true });
-  expect([failed, skipped]).toEqual([[], []]);
-  const files = await tableFiles(folder);
-  const largest = Map.groupBy(files, ({ dataset, mode }) => `${dataset}.${mode}`);
-  return await Promise.all(
-    [...largest].map(async ([name, all]) => {
-      const { dataset: key, mode, date, path } = all.reduce((a, b) => (b.rows > a.rows ? b : a));
-      const dataset = datasetOf(key);
-      const { from, to } = SPANS[dataset.partition.kind].windowOf(date);
-      // All that is proved: a window would cut the validity of rows.
-      const time_range =
-        dataset.partition.kind === 'file_day' && mode === 'native'
-          ? [from, to].map((ms) => new Date(ms).toISOString())
-          : ALL.time_range;
-      const rows = join(dir, `lake.${name}.json`);
-      await writeFile(rows, (await serving.query({ sources: [key], mode, time_range })).text);
-      const fields = shapeOf(dataset, mode).fields.map((field) => ({ name: field.name, dtype: field.dtype }));
-      return { name: `lake, ${name}`, path: join(folder, path), rows, fields };
-    }),
-  );
-}
-
 /** Generated rows: few of any columns, and many pages of integers whose differences are as wide as they may be, or wider. */
 async function generatedFiles(dir: string): Promise<ParquetCase[]> {
   const narrow = wideIntegers(28n, 40_000);
@@ -146,13 +119,11 @@ export function testReaders(tool: Tool, readers: readonly ParquetReader[]): void
     await lab?.[Symbol.asyncDispose]();
     await env?.[Symbol.asyncDispose]();
   });
-  const name = `${readers.join(', ')}: every column of every dataset in both modes is the answer, in exports and in a lake, and generated rows are equal`;
+  const name = `${readers.join(', ')}: every column of every dataset in both modes is the answer, in exports, and generated rows are equal`;
   givenTool(tool).test(name, async () => {
     const exported = await exportedWorlds(lab, env.dir);
     expect(exported.length).toBe(2 * DATASETS.size);
-    const lake = await lakeFiles(lab, env);
-    expect(lake.length).toBe(2 * DATASETS.size);
-    const cases = [...exported, ...lake, ...(await generatedFiles(env.dir))];
+    const cases = [...exported, ...(await generatedFiles(env.dir))];
     const { equal, faults, versions } = await readParquet(tool, readers, cases);
     expect(faults).toEqual([]);
     const columns = cases.reduce((sum, { fields }) => sum + fields.length, 0);
