@@ -78,6 +78,11 @@ export class LakeFolder {
     await writeDurably(join(this.location, MANIFEST_FILE), bytes, 0o640);
   }
 
+  /** Removes what a killed writer had in progress. */
+  async clear(): Promise<void> {
+    await rm(join(this.location, PARTIAL_FOLDER), { recursive: true, force: true });
+  }
+
   /** An empty folder for a file in progress. */
   async stage(name: string): Promise<string> {
     const path = await this.unstage(name);

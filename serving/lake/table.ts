@@ -4,6 +4,7 @@
  * steps the next writer finds: rows without a commit are committed where they still hold, rows that were withdrawn have no manifest
  * any longer and go.
  */
+import { randomBytes } from 'node:crypto';
 import { link, lstat, readdir, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
@@ -277,8 +278,8 @@ export class LakeTable {
     const target = this.#path(LOG_FOLDER, commitName(this.version + 1));
     await this.#refuseLinks(target);
     await makeFolder(dirname(target));
-    const partial = join(this.#deps.location, PARTIAL_FOLDER, `${this.table.replaceAll('/', '~')}.json`);
-    await rm(partial, { force: true });
+    // A name of its own: of two writers, neither must link what the other wrote.
+    const partial = join(this.#deps.location, PARTIAL_FOLDER, `${randomBytes(8).toString('hex')}.json`);
     await writeDurably(partial, bytes, 0o640);
     try {
       // A rename would replace the commit of another writer.

@@ -128,6 +128,7 @@ export class LakeWriter {
   async #open(): Promise<void> {
     const { folder } = this.#deps;
     const root = await folder.readRoot();
+    await folder.clear();
     this.#change = root?.change ?? 0;
     for (const dataset of DATASETS.keys()) {
       for (const mode of MODES) await this.#openTable(tableOf({ dataset, mode }));
