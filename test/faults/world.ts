@@ -383,6 +383,7 @@ const LIMITS = {
   heartbeatMs: 1000,
   exportLeaseMs: 3000,
   exportCrashes: 1000,
+  lakeCommitMs: 1000,
 };
 const SMALL = {
   ...limitsEnv(LIMITS),

@@ -5,13 +5,13 @@
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { readdir, readFile, symlink } from 'node:fs/promises';
+import { readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { MODES } from '../../serving/lake/format.ts';
 import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
-import { dataFileOf, logFileOf, readSnapshot } from '../../shared/mirror/delta-log.ts';
+import { commitName, dataFileOf, logFileOf, readSnapshot } from '../../shared/mirror/delta-log.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { ROOT } from '../support/command.ts';
 import { expectServed, faultsOf, manifestOf, rootOf, tableFiles, writeLake } from '../support/lake.ts';
@@ -180,6 +180,28 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   // The days and the revision, and each time the last second of the day before.
   expect(json.replaced).toBeGreaterThan(2);
   expect(await faultsOf(folder)).toEqual([]);
+  const check = async () => {
+    const { exit: code, json: answer } = await system.run([
+      'check',
+      folder,
+      '--log',
+      join(system.env.dir, 'state', 'proof-log'),
+    ]);
+    return [code, answer.faults.join('; ')];
+  };
+  expect(await check()).toEqual([0, '']);
+  const [altered] = await tableFiles(folder);
+  const rows = await readFile(join(folder, altered.path));
+  await writeFile(
+    join(folder, altered.path),
+    Buffer.concat([rows.subarray(0, 100), Buffer.from('x'), rows.subarray(101)]),
+  );
+  expect(await check()).toEqual([1, expect.stringMatching(/has the sha256 \w+, and \w+ in the manifest/)]);
+  await writeFile(join(folder, altered.path), rows);
+  const unsigned = join(folder, DATASET, 'native/_delta_log', commitName(999));
+  await writeFile(unsigned, '{}');
+  expect(await check()).toEqual([1, `${DATASET}/native: version 999 of its log has no signed note`]);
+  await rm(unsigned);
   const { lakes } = (await system.run(['status'])).json;
   expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
   // A lake whose folder was deleted stayed in `status` and metrics for good.
