@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
 import { foundLeaf, joinLeaf, LEAF_COLUMNS, statingLeafSql } from '../../shared/db/partition-changes.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
+import { decodeLeaf, type LeafReason } from '../../shared/proof-log/leaf.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
@@ -37,6 +38,9 @@ const tally = z.strictObject({
   rows: count('Proved native rows of these partitions.'),
 });
 
+/** Whoever may not read the rows gets nothing that depends on them: digests and offsets of a single row can be guessed. */
+const WITHHELD = ' Null for callers who may not read the rows.';
+
 const partition = z.strictObject({
   partition: textField('Key of the partition.'),
   source_id: textField('Source of the partition.'),
@@ -45,27 +49,35 @@ const partition = z.strictObject({
   end_utc: utc('Exclusive end.').nullable(),
   rows: count('Native rows; null unless proved.').nullable(),
   aligned_rows: count('Aligned rows, where each belongs to one partition.').nullable(),
-  first_offset: z.string().nullable().describe('Offset of the first event.'),
-  last_offset: z.string().nullable().describe('Offset of the last event.'),
-  rows_hash: z.string().nullable().describe('Sum of the row hashes, equal in the document and the database.'),
+  first_offset: z.string().nullable().describe(`Offset of the first event.${WITHHELD}`),
+  last_offset: z.string().nullable().describe(`Offset of the last event.${WITHHELD}`),
+  rows_hash: z
+    .string()
+    .nullable()
+    .describe(`Sum of the row hashes, equal in the document and the database.${WITHHELD}`),
   events_sha256: sha256(
-    'Digest of the events in order of offset: of trades each row and a line feed, of others the records of the log.',
+    `Digest of the events in order of offset: of trades each row and a line feed, of others the records of the log.${WITHHELD}`,
   ).nullable(),
-  document: document.nullable().describe('The document that the partition came in.'),
+  document: document.nullable().describe(`The document that the partition came in.${WITHHELD}`),
   revision: count('Number that rises when an operator ingests the partition again.'),
   attempt: count('Number of the publishing attempt.'),
   synthetic: flag('Whether the partition belongs to the sample: no vendor published it.'),
   ingested_at_utc: utc('Time at which it was published to the log; a replay does not change it.').nullable(),
   proved_at_utc: utc('Time at which its recount agreed.').nullable(),
-  reason: z.string().nullable().describe('Why the partition is quarantined: the expected and the found values.'),
+  reason: z
+    .string()
+    .nullable()
+    .describe(
+      'Why the partition is quarantined: the expected and the found values; for callers who may not read the rows, in the words of its leaf.',
+    ),
   proof_log: proofLogAnswer,
 });
 
 const lateArrival = z.strictObject({
   at_utc: utc('Time at which the document was refused.'),
   partition: textField('The proved partition that the document is for.'),
-  reason: textField('What differs from the proved content.'),
-  document: document.nullable().describe('The refused document.'),
+  reason: textField('What differs from the proved content; for callers who may not read the rows, that it differs.'),
+  document: document.nullable().describe(`The refused document.${WITHHELD}`),
 });
 
 export const coverageAnswer = z.strictObject({
@@ -318,6 +330,8 @@ async function partitionOf(
   const [revision, attempt, synthetic, ingestedMs, provedMs, reason, ...leaf] = row.slice(12);
   const proved = state === 'proved';
   const found = foundLeaf(leaf);
+  const isOpen = mayOpen(dataset.key, synthetic === 'true');
+  const opened = (cell: string | null) => (isOpen ? cell : null);
   const number = (cell: string | null) => (cell === null || !proved ? null : Number(cell));
   const iso = (cell: string | null) => (cell === null ? null : isoOf(Number(cell)));
   return {
@@ -328,21 +342,18 @@ async function partitionOf(
     end_utc: iso(toMs),
     rows: number(rows),
     aligned_rows: number(alignedRows),
-    first_offset: first,
-    last_offset: last,
-    rows_hash: rowsHash,
-    events_sha256: eventsSha256,
-    document: document === null ? null : JSON.parse(document),
+    first_offset: opened(first),
+    last_offset: opened(last),
+    rows_hash: opened(rowsHash),
+    events_sha256: opened(eventsSha256),
+    document: JSON.parse(opened(document) ?? 'null'),
     revision: Number(revision),
     attempt: Number(attempt),
     synthetic: synthetic === 'true',
     ingested_at_utc: iso(ingestedMs),
     proved_at_utc: proved ? iso(provedMs) : null,
-    reason: proved ? null : reason,
-    proof_log: await proofLog.describe(
-      found && { ...found, salt: mayOpen(dataset.key, synthetic === 'true') ? found.salt : null },
-      head,
-    ),
+    reason: proved ? null : isOpen || !found ? opened(reason) : decodeLeaf(Buffer.from(found.body)).reason,
+    proof_log: await proofLog.describe(found && { ...found, salt: opened(found.salt) }, head),
   };
 }
 
@@ -359,7 +370,7 @@ export async function readCoverage(
   const proved = await readProved(session, dataset);
   const totals = await readTotals(session, dataset, proved);
   const { partitions, next } = await readPage(session, dataset, request, { proofLog, head, mayOpen });
-  const late = await readLateArrivals(session, dataset);
+  const late = await readLateArrivals(session, dataset, mayOpen);
   return {
     dataset: dataset.key,
     partition_kind: dataset.partition.kind,
@@ -393,10 +404,16 @@ async function readTotals(
   return Object.fromEntries(PARTITION_STATES.map((state) => [state, tally(state)])) as CoverageAnswer['totals'];
 }
 
+/** Of a late arrival, in the words of its leaf. */
+const LATE: LeafReason = 'the partition is proved with other content';
+
 async function readLateArrivals(
   session: Session,
   dataset: DatasetDefinition,
+  mayOpen: MayOpen,
 ): Promise<Pick<CoverageAnswer, 'late_arrivals' | 'late_arrivals_total'>> {
+  // A document comes late for either kind of rows: whoever may not read real ones is not told what it says.
+  const isOpen = mayOpen(dataset.key, false);
   const rows = await inDataset(
     session,
     dataset,
@@ -408,8 +425,8 @@ async function readLateArrivals(
     late_arrivals: rows.map(([at, partition, reason, document]) => ({
       at_utc: isoOf(Number(at)),
       partition: partition!,
-      reason: reason!,
-      document: document === null ? null : JSON.parse(document),
+      reason: isOpen ? reason! : LATE,
+      document: JSON.parse((isOpen ? document : null) ?? 'null'),
     })),
     late_arrivals_total: Number(rows[0]?.[4] ?? 0),
   };

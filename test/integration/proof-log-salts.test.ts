@@ -83,6 +83,44 @@ test('are given to those who may read the rows, and to nobody else', async () =>
   }
 });
 
+test('with the salt goes all of coverage that depends on rows or documents', async () => {
+  const open = await get(`/v1/coverage/${DATASET}`);
+  const [proved, quarantined] = open.partitions;
+  const stored = await system.rows('select manifest from partitions order by from_ms');
+  const hidden = stored.flatMap(({ manifest: { rows_hash, events_sha256, first_offset, last_offset, document } }) => [
+    ...[rows_hash, events_sha256, first_offset, last_offset, document.sha256],
+  ]);
+  expect(hidden.filter((one) => !JSON.stringify(open).includes(one))).toEqual([]);
+  for (const [state, signoff] of [
+    ['Ingest Only'],
+    ['BYOK Required'],
+    ['Hosted Allowed', ''],
+    ['Hosted Allowed', '[UNSIGNED: by whom]'],
+  ]) {
+    await declare(state, signoff);
+    const closed = await get(`/v1/coverage/${DATASET}`);
+    expect([state, signoff, hidden.filter((one) => JSON.stringify(closed).includes(one))]).toEqual([
+      state,
+      signoff,
+      [],
+    ]);
+    const withheld = { first_offset: null, last_offset: null, rows_hash: null, events_sha256: null, document: null };
+    const log = ({ proof_log }: Json) => ({ ...proof_log, salt: null });
+    const [{ at_utc, partition }] = open.late_arrivals;
+    expect(closed).toEqual({
+      ...open,
+      partitions: [
+        { ...proved, ...withheld, proof_log: log(proved) },
+        {
+          ...{ ...quarantined, ...withheld, proof_log: log(quarantined) },
+          reason: 'its stored rows are not those that were proved',
+        },
+      ],
+      late_arrivals: [{ at_utc, partition, reason: 'the partition is proved with other content', document: null }],
+    });
+  }
+});
+
 test('an event stream follows the rights, and its leaves are the same either way', async () => {
   const heard = async () => {
     const headers = { Accept: 'text/event-stream' };
