@@ -9,7 +9,7 @@ import { ROOT } from '../support/command.ts';
 import { startExports } from '../support/exports.ts';
 import { givenData } from '../support/given.ts';
 import { DATASET, documentPath, System } from '../support/pipeline.ts';
-import { checkpointOf, sequence } from '../support/proof-log.ts';
+import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
 import type { DuckDb } from '../support/read-parquet.ts';
 import type { Serving } from '../support/serving.ts';
 
@@ -75,7 +75,7 @@ givenData('exchange_a').describe(`the real ${DAY}`, () => {
     await using exports = await startExports(system.env, {
       settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
     });
-    const check = (...args: string[]) => system.run(['check', ...args, '--key', key]);
+    const check = (...args: string[]) => system.run(['check', ...args, '--key', key, '--log', logFolderOf(system.env)]);
     for (const format of ['csv', 'parquet']) {
       const { json: run } = await exports.run({ dataset: DATASET, format, ...WINDOW });
       const { json } = await check(join(exports.root, run.export_id, '1'));

@@ -255,12 +255,16 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
     );
     if (given && named && keys && keys.length > 1)
       report.checked.push('the key of the log was rotated, and the key before it signed that');
+    if (!source) report.unchecked.push(NOT_ASKED);
     return keys ?? [trusted];
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;
     throw unusableKey(cause);
   }
 }
+
+/** A key that was rotated away signs nothing larger, which its own line does not say. */
+const NOT_ASKED = 'whether the key was rotated away before that was signed: its log says so, which you name with --log';
 
 const unusableKey = (cause: unknown) => invalid('The key cannot be used', cause);
 
