@@ -446,9 +446,10 @@ def _plain(value: Any) -> Any:
         from .times import iso
 
         return iso(value)
-    if hasattr(value, "item"):
-        return value.item()
-    if isinstance(value, (set, frozenset, range)) or hasattr(value, "tolist"):
+    for method in ("tolist", "to_list"):  # numpy and pandas, polars
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if isinstance(value, (set, frozenset, range)):
         return list(value)
     raise SettingError(f"{value!r} cannot be written as JSON")
 
