@@ -75,7 +75,8 @@ DTYPES = {
     },
     "bitcoin_block_fee_totals": {**BLOCK, "fee_total_btc": "float64", "datetime": TIME, "source_chain": TEXT},
     "bitcoin_block_subsidy_schedule": {
-        **BLOCK, "halving_interval": "int64", "subsidy_sats": "int64", "subsidy_btc": "float64", "datetime": TIME, "source_chain": TEXT,
+        **BLOCK, "halving_interval": "int64", "subsidy_sats": "int64", "subsidy_btc": "float64", "datetime": TIME,
+        "source_chain": TEXT,
     },
     "bitcoin_network_hashrate_estimate": {
         **BLOCK, "difficulty": "float64", "observed_interval_seconds": "int64", "hashrate_hs": "float64", "datetime": TIME,
@@ -134,7 +135,9 @@ def test_every_dataset_is_the_same_in_every_form(td: tm.Client, dataset: str, mo
     assert table.to_pylist() == rows and [row for batch in answer.batches() for row in batch.to_pylist()] == rows
     assert pl.read_parquet(answer.to_parquet(folder / "rows.parquet")).to_dicts() == rows
     # The way through text, which a core without extras takes.
-    plain = td._answer("/v1/raw/query", td._query(dataset, n_rows=2000, mode=mode), None, list, (dataset,), "application/x-ndjson")
+    plain = td._answer(
+        "/v1/raw/query", td._query(dataset, n_rows=2000, mode=mode), None, list, (dataset,), "application/x-ndjson"
+    )
     assert list(plain) == rows and plain.sha256 != answer.sha256
     assert plain.pl().equals(polars)
     # As pandas makes them itself.
@@ -227,7 +230,10 @@ def test_bars_have_the_shapes_of_backtesting_libraries(td: tm.Client, shape: str
     made = tm.ohlcv(bars, shape)
     first = next(iter(bars))
     if shape == "ccxt":
-        assert made[0] == [int(first["datetime"].timestamp() * 1000), *(first[n] for n in ("open", "high", "low", "close", "volume"))]
+        assert made[0] == [
+            int(first["datetime"].timestamp() * 1000),
+            *(first[n] for n in ("open", "high", "low", "close", "volume")),
+        ]
     else:
         names = {"backtesting": ["Open", "High", "Low", "Close", "Volume"], "bt": ["close"]}
         assert list(made) == names.get(shape, ["open", "high", "low", "close", "volume"])

@@ -98,6 +98,7 @@ def test_without_trailers_an_arrow_stream_tells_its_own_end_and_text_does_not(pr
     # Cut between two batches, with the framing whole and even an end marker: no reader of Arrow minds.
     batch = whole._spool.buffer().tobytes().rfind(b"\xff\xff\xff\xff", 0, -2000)
     for ending in (b"", b"\xff\xff\xff\xff\x00\x00\x00\x00"):
+
         def shortened(answer: Upstream, ending: bytes = ending) -> None:
             no_trailers(answer)
             answer.body = answer.body[:batch] + ending

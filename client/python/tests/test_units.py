@@ -81,7 +81,10 @@ def test_a_problem_is_an_error_with_its_members() -> None:
     assert (error.code, error.detail, error.pointer, error.request_id) == (
         "QUERY_CONTRACT_ERROR", "Two \x07faults.", "/n_rows", "r-1",
     )  # fmt: skip
-    assert str(error) == "QUERY_CONTRACT_ERROR: Two \\u{7}faults.\n  /n_rows must be an integer\n  (body) is\\u{1b}[2J odd\n  request r-1"
+    assert (
+        str(error)
+        == "QUERY_CONTRACT_ERROR: Two \\u{7}faults.\n  /n_rows must be an integer\n  (body) is\\u{1b}[2J odd\n  request r-1"
+    )
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.pointer) == (tm.ContractError, str(error), "/n_rows")
 
@@ -217,8 +220,15 @@ def test_rows_know_their_offset() -> None:
 
 def _metric(day: int, name: str, unit: str | None, **values: object) -> dict[str, object]:
     blank = dict.fromkeys(("metric_value_string", "metric_value_int", "metric_value_float", "metric_value_bool"))
-    at = dt.datetime(2024, 1, day, tzinfo=dt.timezone.utc)
-    return {"source_id": "etf_ishares_ibit_daily", "observed_at_utc": at, "metric_name": name, "metric_unit": unit, **blank, **values}
+    at = dt.datetime(2024, 1, day, tzinfo=dt.UTC)
+    return {
+        "source_id": "etf_ishares_ibit_daily",
+        "observed_at_utc": at,
+        "metric_name": name,
+        "metric_unit": unit,
+        **blank,
+        **values,
+    }
 
 
 def test_a_wide_frame_has_the_last_capture_and_typed_columns() -> None:
@@ -231,7 +241,11 @@ def test_a_wide_frame_has_the_last_capture_and_typed_columns() -> None:
         _metric(2, "observed_at_utc", None, metric_value_string="2024-01-02"),
     ]
     fields, found = _widened(rows)
-    assert [(one.name, one.dtype) for one in fields[3:]] == [("btc_units", "float64"), ("issuer", "string"), ("wallet_count", "int64")]
+    assert [(one.name, one.dtype) for one in fields[3:]] == [
+        ("btc_units", "float64"),
+        ("issuer", "string"),
+        ("wallet_count", "int64"),
+    ]
     assert [(one["btc_units"], one["issuer"], one["wallet_count"]) for one in found] == [(2.0, None, None), (None, "<b>x</b>", 3)]
     assert {one["fund"] for one in found} == {"IBIT"}
 
@@ -242,7 +256,7 @@ def test_integers_past_2_to_53_nulls_and_texts_stay_as_they_are() -> None:
         answer.Field("id", "int64"), answer.Field("flag", "bool01"), answer.Field("text", "string"),
         answer.Field("at", "timestamp_utc"), answer.Field("value", "float64"),
     )  # fmt: skip
-    at = dt.datetime(2024, 1, 1, 0, 0, 0, 1000, tzinfo=dt.timezone.utc)
+    at = dt.datetime(2024, 1, 1, 0, 0, 0, 1000, tzinfo=dt.UTC)
     rows = [
         {"id": big, "flag": True, "text": "007", "at": at, "value": 0.1},
         {"id": None, "flag": None, "text": None, "at": None, "value": None},

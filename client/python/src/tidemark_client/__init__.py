@@ -7,6 +7,7 @@
 """
 
 from .answer import Answer, Field
+from .checks import Report, check
 from .client import Client
 from .columns import block, column, etf, macro, ohlc
 from .errors import (
@@ -30,6 +31,7 @@ from .errors import (
 from .exports import Export
 from .http import VERSION as __version__
 from .lake import Lake
+from .prooflog import ProofFault
 from .shapes import ohlcv
 
 __all__ = [
@@ -46,6 +48,8 @@ __all__ = [
     "Lake",
     "MissingExtraError",
     "NoRowsError",
+    "ProofFault",
+    "Report",
     "RightsError",
     "ServiceError",
     "SettingError",
@@ -56,6 +60,7 @@ __all__ = [
     "UnknownAnswerError",
     "__version__",
     "block",
+    "check",
     "column",
     "etf",
     "macro",

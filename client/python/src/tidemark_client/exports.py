@@ -19,7 +19,7 @@ from .extras import Progress
 from .http import Transport
 
 if TYPE_CHECKING:
-    from .check import Report
+    from .checks import Report
 
 _PATH = "/v1/raw/export"
 
@@ -39,9 +39,9 @@ class Export:
 
     def check(self, key: str) -> Report:
         """Holds files and manifest against the proof log; ``key`` is its verifier key. Needs the extra ``check``."""
-        from .check import check_export
+        from .checks import check_export
 
-        return check_export(self.manifest, key, self.paths)
+        return check_export(self.manifest_path.read_bytes(), key, self.paths)
 
 
 class Exports:
