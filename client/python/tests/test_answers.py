@@ -114,7 +114,7 @@ def same(one: object, other: object) -> bool:
     """Equal cells; a null of pandas is a null."""
     if one is None or one is pd.NA or one is pd.NaT or (isinstance(one, float) and math.isnan(one)):
         return other is None
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    return one == other and ("bool" in type(one).__name__) == isinstance(other, bool)
 
 
 @pytest.mark.parametrize("mode", ["native", "aligned_1s"])
@@ -147,11 +147,11 @@ def test_every_dataset_is_the_same_in_every_form(td: tm.Client, dataset: str, mo
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_an_empty_answer_is_an_error_or_a_typed_frame(td: tm.Client, dataset: str) -> None:
     with pytest.raises(tm.NoRowsError) as error:
-        td.query(dataset, start="1975-01-01", end="1975-01-02")
+        td.query(dataset, start="1905-01-01", end="1905-01-02")
     assert 'empty="frame"' in str(error.value) and error.value.request_id
     for mode in ("native", "aligned_1s"):
         with pytest.warns(tm.TidemarkWarning, match="WINDOW_EXCEEDS_PROVED_COVERAGE"):
-            empty = td.query(dataset, start="1975-01-01", end="1975-01-02", mode=mode, empty="frame")
+            empty = td.query(dataset, start="1905-01-01", end="1905-01-02", mode=mode, empty="frame")
         assert (empty.row_count, empty.sha256) == (0, None)
         whole = td.query(dataset, n_rows=1, mode=mode)
         assert list(empty.df(index=False).dtypes) == list(whole.df(index=False).dtypes)
@@ -167,7 +167,7 @@ def test_trades_have_one_set_of_names(td: tm.Client) -> None:
         assert own["trade_id"].to_list() == answer.pl()["trade_id"].to_list()
         if "side" in own.columns:
             assert (own["side"] == "sell").to_list() == answer.pl()["is_buyer_maker"].to_list()
-    empty = td.trades("exchange_a", start="1975-01-01", end="1975-01-02", empty="frame")
+    empty = td.trades("exchange_a", start="1905-01-01", end="1905-01-02", empty="frame")
     assert empty.pl().schema == td.trades("exchange_a", n_rows=1).pl().schema
 
 
@@ -206,7 +206,7 @@ def test_klines_are_stamped_with_their_start_or_when_they_were_known(td: tm.Clie
     assert set(between["datetime"]) <= set(pl.datetime_range(at[1], at[3], "1h", eager=True))
     assert (between["datetime"] + hour).max() <= at[3] + dt.timedelta(minutes=90)
     for mode in ("native", "aligned_1s"):
-        empty = td.klines("exchange_a", "1h", start="1975-01-01", end="1975-01-02", mode=mode, empty="frame")
+        empty = td.klines("exchange_a", "1h", start="1905-01-01", end="1905-01-02", mode=mode, empty="frame")
         assert empty.pl().schema == td.klines("exchange_a", "1h", n_rows=1, mode=mode).pl().schema
 
 
@@ -344,7 +344,7 @@ def test_what_there_is(td: tm.Client) -> None:
         td.fields("trades")
     for dataset in DATASETS:
         coverage = td.coverage(dataset)
-        assert len(coverage["partitions"]) == sum(coverage["totals"]["partitions"].values()) > 0
+        assert len({one["partition"] for one in coverage["partitions"]}) == len(coverage["partitions"]) > 0
     assert td.estimate("exchange_a_spot_trades", n_rows=3)["rows"] == 3
     assert repr(td) == f"<tidemark_client.Client {td.url}>"
 

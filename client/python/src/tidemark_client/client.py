@@ -445,7 +445,7 @@ class Client:
     ) -> dict[str, Any]:
         """What is proved of a dataset, its gaps, and its partitions in the window, each with its leaf in the proof log.
 
-        >>> td.coverage("exchange_a_spot_trades")["totals"]["proved"] > 0
+        >>> td.coverage("exchange_a_spot_trades")["totals"]["proved"]["rows"] > 0
         True
         """
         query = _present(

@@ -121,7 +121,7 @@ def keys_in(text: str) -> list[Key]:
                 following = parse_key(lines[at + 1])
             except ProofFault:
                 continue
-            if following.name != last.name or not re.fullmatch(r"0|[1-9]\d{0,14}", lines[at + 2]):
+            if following.name != last.name or not re.fullmatch(r"0|[1-9][0-9]{0,14}", lines[at + 2]):
                 raise ProofFault(f"the rotation of {last.name} leads to {following.name} at {lines[at + 2]!r}")
             found[note] = replace(following, since=int(lines[at + 2]))
         if not found:
@@ -184,7 +184,7 @@ def open_checkpoint(note: str, keys: Sequence[Key]) -> Checkpoint:
     """The checkpoint of a note: origin, size and root in its first three lines."""
     text, by = open_note(note, keys)
     lines = text.split("\n")
-    if len(lines) < 4 or not lines[0] or not re.fullmatch(r"0|[1-9]\d{0,14}", lines[1]) or len(_decoded(lines[2])) != 32:
+    if len(lines) < 4 or not lines[0] or not re.fullmatch(r"0|[1-9][0-9]{0,14}", lines[1]) or len(_decoded(lines[2])) != 32:
         raise ProofFault("a checkpoint has three lines: the origin, the size and the root in base64")
     found = Checkpoint(lines[0], int(lines[1]), _decoded(lines[2]))
     key = in_force(by, found.size)

@@ -19,8 +19,8 @@ from .prooflog import ProofFault
 _HEADER = bytes.fromhex("5047434f50590aff0d0a00") + bytes(8)
 _END = b"\xff\xff"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,3}))?Z")
-_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,3}))?Z", re.ASCII)
+_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def integer(cell: Any) -> int:
                 cell = datetime.fromisoformat(f"{match[1]}.{(match[2] or '0'):0<3}+00:00")
             except ValueError as error:
                 raise ProofFault(f"{cell!r} is no time") from error
-        elif re.fullmatch(r"-?\d+", cell):
+        elif re.fullmatch(r"-?[0-9]+", cell):
             return int(cell)
     if isinstance(cell, datetime):
         found, rest = divmod(cell - _EPOCH, timedelta(milliseconds=1))
@@ -179,8 +179,15 @@ def _text(cell: Any) -> bytes:
     return cell.encode()
 
 
+def _of_integer(cell: Any) -> bytes:
+    value = integer(cell)
+    if not -(2**63) <= value < 2**63:
+        raise ProofFault(f"{value} is not an integer of 64 bits")
+    return struct.pack(">iq", 8, value)
+
+
 _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
-    "int8": lambda cell: struct.pack(">iq", 8, integer(cell)),
+    "int8": _of_integer,
     "float8": lambda cell: struct.pack(">id", 8, number(cell)),
     "bool": lambda cell: b"\x00\x00\x00\x01" + bytes([flag(cell)]),
     "text": lambda cell: struct.pack(">i", len(data := _text(cell))) + data,

@@ -11,8 +11,6 @@ from .errors import SettingError
 #: A date, a datetime, a pandas or numpy time, or ISO text. Without a zone it is UTC.
 Time: TypeAlias = Any
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-
 
 def moment(value: Time, name: str = "time") -> datetime:
     """A time as an aware datetime in UTC, cut up to a whole millisecond.
@@ -84,7 +82,7 @@ def seconds(size: int | str | timedelta) -> int:
             raise SettingError(f"the interval {size!r} is not a whole number of seconds")
         return int(total)
     if isinstance(size, str):
-        found = re.fullmatch(r"(\d+)([smhdw])", size)
+        found = re.fullmatch(r"([0-9]+)([smhdw])", size)
         if not found:
             raise SettingError(f'the interval is {size!r}: write it as "90s", "5m", "4h", "1d" or "1w"')
         return int(found[1]) * _UNITS[found[2]]
