@@ -137,12 +137,14 @@ const REQUESTS_PACKAGES = [
   'idna==3.20',
   'urllib3==2.8.0',
 ];
-/** The packages of examples/backtest.py, with those that they need. */
-const BACKTEST_PACKAGES = ['polars==2.1.0', 'polars-runtime-32==2.1.0', ...REQUESTS_PACKAGES];
+/** The packages of the Python that the page shows, with those that they need. */
+const SNIPPET_PACKAGES = ['polars==2.1.0', 'polars-runtime-32==2.1.0', ...REQUESTS_PACKAGES];
 
 /** A Python with polars and requests. */
-export const backtestPython = (): Promise<Tool> =>
-  once('backtest-python', () => pythonWith(BACKTEST_PACKAGES, 'import polars, requests'));
+export const snippetPython = (): Promise<Tool> =>
+  once('snippet-python', () => pythonWith(SNIPPET_PACKAGES, 'import polars, requests'));
+
+const SIGNING_PACKAGES = ['cryptography==50.0.2', 'cffi==2.1.1', 'pycparser==3.12'];
 
 /** Readers of Parquet and Arrow that are quickly there, with those packages that they need. */
 const READER_PACKAGES = [
@@ -159,12 +161,17 @@ export const readersPython = (): Promise<Tool> =>
 
 /** A Python with all that README, docs and examples import. */
 export const docsPython = (): Promise<Tool> =>
-  once('docs-python', () => pythonWith([...READER_PACKAGES, ...REQUESTS_PACKAGES], 'import pyarrow, polars, requests'));
+  once('docs-python', () =>
+    pythonWith(
+      [...READER_PACKAGES, ...REQUESTS_PACKAGES, ...SIGNING_PACKAGES],
+      'import pyarrow, polars, requests, cryptography',
+    ),
+  );
 
 /** What the Python client's tests need of Python alone. */
 const PYTHON_TEST_PACKAGES = [
   ...['pytest==9.2.0', 'iniconfig==2.3.1', 'pluggy==1.7.0', 'packaging==26.4', 'Pygments==2.21.0'],
-  ...['cryptography==50.0.2', 'cffi==2.1.1', 'pycparser==3.12'],
+  ...SIGNING_PACKAGES,
 ];
 const FRAME_PACKAGES = ['pyarrow==26.0.1', 'duckdb==1.5.5', 'pytz==2026.6', 'tzdata==2026.6', 'tqdm==4.70.1'];
 const PANDAS_3 = ['pandas==3.1.1', 'numpy==2.4.6', 'python-dateutil==4.0.0'];
