@@ -38,6 +38,7 @@ from .prooflog import (
     node_hash,
     open_checkpoint,
     open_note,
+    parse_leaf,
     proved_leaf,
     source_of,
 )
@@ -536,8 +537,12 @@ def check_log(log: str, keys: Sequence[Key] | str) -> Report:
         head = open_checkpoint(note.decode(), keys)
         tiles = Tiles(source, head.size)
         hashes: list[bytes] = []
+        rotations: dict[int, str] = {}
         for tile in range(-(-head.size // 256)):
-            hashes += map(leaf_hash, tiles.entries(tile))
+            for entry in tiles.entries(tile):
+                if b'"kind":"rotated"' in entry:  # In no member of another leaf: JSON escapes the quotes.
+                    rotations[len(hashes)] = str(parse_leaf(entry.decode())["note"])
+                hashes.append(leaf_hash(entry))
         if b"".join(hashes) != tiles.level(0):
             raise ProofFault("the tiles are not made of its leaves")
         level, height = hashes, 0
@@ -551,6 +556,16 @@ def check_log(log: str, keys: Sequence[Key] | str) -> Report:
         if root != head.root:
             raise ProofFault(f"the {head.size} leaves do not give the root that was signed")
         report.checked.append(f"all {head.size} leaves give the root that was signed")
+        for key in keys:
+            if (
+                key.note is not None
+                and key.until is not None
+                and key.until < head.size
+                and rotations.pop(key.until, None) != key.note
+            ):
+                raise ProofFault(f"the rotation of {key.name}+{key.id.hex()} is not leaf {key.until}")
+        if rotations:
+            raise ProofFault(f"leaf {min(rotations)} is a rotation that the log does not serve with its rotations")
     return report
 
 

@@ -78,6 +78,8 @@ class Key:
     public: bytes
     since: int = 0
     until: int | None = None
+    #: The rotation that ended it.
+    note: str | None = None
 
     def verifies(self, text: str, signature: bytes) -> bool:
         """Whether the key signed the text."""
@@ -128,10 +130,10 @@ def keys_in(text: str) -> list[Key]:
             return keys
         if len(found) > 1:
             raise ProofFault(f"the key {last.name}+{last.id.hex()} was rotated twice: one of the two is forged")
-        (following,) = found.values()
+        ((note, following),) = found.items()
         if any(one.public == following.public for one in keys) or following.since < last.since:
             raise ProofFault(f"the rotation of {last.name}+{last.id.hex()} leads back")
-        keys[-1] = replace(last, until=following.since)
+        keys[-1] = replace(last, until=following.since, note=note)
         keys.append(following)
 
 
