@@ -2,7 +2,7 @@
  * The Python client against `./tidemark up` with the sample: exports, lineage, the proof log, the examples of its docstrings, each
  * Python that is at hand, and what its package is made of.
  */
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect } from 'vitest';
@@ -12,7 +12,7 @@ import { givenTool } from '../support/given.ts';
 import { pythonTests } from '../support/python-tests.ts';
 import { SAMPLE_MATRIX } from '../support/serving.ts';
 import { createTestEnv, natsSettings, type TestEnv } from '../support/stack.ts';
-import { clientPython, PYTHON_VERSIONS, packagingPython } from '../support/tools.ts';
+import { clientPython, notebookPython, PYTHON_VERSIONS, packagingPython } from '../support/tools.ts';
 
 const KEY = 'a-key';
 const CLIENT = join(ROOT, 'client/python');
@@ -61,6 +61,46 @@ for (const version of PYTHON_VERSIONS) {
     timeoutMs: TIMEOUT_MS,
   });
 }
+
+/** Executes a notebook, and writes it with its outputs; a cell that fails ends it. */
+const EXECUTE = `
+import sys, nbformat
+from nbclient import NotebookClient
+book = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(book, timeout=600, kernel_name='python3').execute()
+nbformat.write(book, sys.argv[2])
+`;
+
+interface Cell {
+  readonly cell_type: string;
+  readonly source: readonly string[];
+  readonly outputs?: readonly { readonly output_type: string; readonly data?: Record<string, unknown> }[];
+}
+
+const notebook = await notebookPython();
+givenTool(notebook).test(
+  'the notebook runs, with the kinds of outputs that it shows',
+  async () => {
+    const kept = join(ROOT, 'examples/backtest.ipynb');
+    const made = join(folder, 'backtest.ipynb');
+    const path = `${dirname(notebook.path)}:${process.env.PATH}`;
+    await run(notebook.path, ['-c', EXECUTE, kept, made], {
+      cwd: folder,
+      env: { ...environment(), PATH: path, PYTHONPATH: join(CLIENT, 'src') },
+    });
+    const cellsOf = async (file: string): Promise<readonly Cell[]> => JSON.parse(await readFile(file, 'utf8')).cells;
+    const shape = (cells: readonly Cell[]) =>
+      cells.map(({ source, outputs = [] }) => [
+        source,
+        outputs.map(({ output_type: type, data = {} }) => [type, Object.keys(data).sort()]),
+      ]);
+    expect(shape(await cellsOf(made))).toEqual(shape(await cellsOf(kept)));
+    expect(await readFile(made, 'utf8')).not.toContain('FAULT');
+    // What it shows is the sample's, without a place of any machine.
+    expect(await readFile(kept, 'utf8')).not.toMatch(/\/(?:tmp|root|home)\//);
+  },
+  TIMEOUT_MS,
+);
 
 const packaging = await packagingPython();
 const { describe: describePackage } = givenTool(packaging);

@@ -238,6 +238,27 @@ const PACKAGING_PACKAGES = [
 export const packagingPython = (): Promise<Tool> =>
   once('packaging-python', () => pythonWith(PACKAGING_PACKAGES, 'import mypy, ruff, twine, build, hatchling'));
 
+const NOTEBOOK_PACKAGES = [
+  ...['asttokens==3.0.2', 'attrs==26.1.0', 'backtesting==0.6.6', 'bokeh==3.9.2', 'cffi==2.1.1'],
+  ...['comm==0.2.3', 'contourpy==1.3.3', 'cryptography==50.0.2', 'cycler==0.12.1', 'debugpy==1.8.22'],
+  ...['executing==2.3.0', 'fastjsonschema==2.22.3', 'fonttools==4.68.0', 'ipykernel==7.4.0'],
+  ...['ipython==9.18.1', 'ipython_pygments_lexers==1.1.1', 'jedi==0.20.1', 'Jinja2==3.1.6'],
+  ...['jsonschema==4.26.0', 'jsonschema-specifications==2025.9.1', 'jupyter_client==8.10.0'],
+  ...['jupyter_core==5.9.1', 'kiwisolver==1.5.1', 'MarkupSafe==3.0.4', 'matplotlib==3.11.2'],
+  ...['matplotlib-inline==0.2.2', 'narwhals==2.29.0', 'nbclient==0.11.0', 'nbformat==5.11.1'],
+  ...['nest-asyncio2==1.7.4', 'numpy==2.4.6', 'packaging==26.4', 'pandas==3.1.1', 'parso==0.8.7'],
+  ...['pexpect==4.9.0', 'pillow==13.0.0', 'platformdirs==4.14.8', 'prompt_toolkit==3.0.53'],
+  ...['psutil==7.2.2', 'ptyprocess==0.7.0', 'pure_eval==0.2.4', 'pyarrow==26.0.1', 'pycparser==3.12'],
+  ...['Pygments==2.21.0', 'pyparsing==3.3.3', 'python-dateutil==4.0.0', 'PyYAML==6.0.4', 'pyzmq==27.3.0'],
+  ...['referencing==0.37.0', 'rpds-py==2026.9.1', 'stack-data==0.6.3', 'tornado==6.6.1', 'tqdm==4.70.1'],
+  ...['traitlets==5.16.1', 'typing_extensions==4.16.0', 'tzdata==2026.6', 'wcwidth==0.9.4'],
+  ...['xyzservices==2026.9.1'],
+];
+
+/** A Python that executes the notebook of examples/, with what it imports. */
+export const notebookPython = (): Promise<Tool> =>
+  once('notebook-python', () => pythonWith(NOTEBOOK_PACKAGES, 'import nbclient, ipykernel, backtesting, matplotlib'));
+
 /** A Python with ClickHouse. */
 export const clickhousePython = (): Promise<Tool> =>
   once('clickhouse-python', () => pythonWith(CLICKHOUSE_PACKAGES, 'import chdb'));

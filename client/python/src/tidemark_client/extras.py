@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,7 +46,9 @@ class Progress:
             return
         if not has("tqdm"):
             raise MissingExtraError("A progress bar", "tqdm", "progress")
-        tqdm = importlib.import_module("tqdm.auto").tqdm
+        with warnings.catch_warnings():  # Without ipywidgets a notebook shows the bar as text, of which tqdm warns.
+            warnings.simplefilter("ignore")
+            tqdm = importlib.import_module("tqdm.auto").tqdm
         self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, delay=1.0, leave=False)
 
     def __enter__(self) -> Progress:
