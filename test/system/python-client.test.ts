@@ -17,7 +17,7 @@ const environment = () => ({ TIDEMARK_URL: served.serving.url, TIDEMARK_KEY: API
 
 await pythonTests('the Python client', {
   python,
-  files: ['test_units.py', 'test_proof_formats.py', 'test_answers.py', 'test_manners.py'],
+  files: ['test_units.py', 'test_proof_formats.py', 'test_answers.py', 'test_manners.py', 'test_lake.py'],
   environment,
 });
 

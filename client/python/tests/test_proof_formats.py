@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,50 @@ def test_a_key_is_followed_through_its_rotations_and_signs_no_more_after_its_own
     both = NEW.checkpoint(6)
     both += OLD.lines(both[: both.index("\n\n") + 1])
     assert prooflog.open_checkpoint(both, keys).size == 6
+
+
+def log_of(folder: Path, entries: list[bytes], checkpoint: str, rotations: str) -> str:
+    """The folder of a small log."""
+    size = len(entries)
+    for name, data in (
+        (f"tile/0/000.p/{size}", b"".join(map(prooflog.leaf_hash, entries))),
+        (f"tile/entries/000.p/{size}", b"".join(struct.pack(">H", len(one)) + one for one in entries)),
+        ("checkpoint", checkpoint.encode()),
+        ("rotations", rotations.encode()),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return str(folder)
+
+
+def test_a_rotation_is_the_leaf_that_it_names_and_no_leaf_states_another(tmp_path: Path) -> None:
+    def leaf(note: str) -> bytes:
+        blank = {**dict.fromkeys(LEAF), "v": 2, "kind": "rotated", "synthetic": False, "at": "2026-11-29T00:00:00.000Z"}
+        return leaf_text({**blank, "note": note}).encode()
+
+    def checkpoint(entries: list[bytes], *signers: Signer) -> str:
+        hashes = [prooflog.leaf_hash(one) for one in entries]
+        root = prooflog.node_hash(prooflog.node_hash(hashes[0], hashes[1]), hashes[2])
+        text = f"log\n3\n{base64.b64encode(root).decode()}\n"
+        return text + "\n" + "".join(signer.lines(text) for signer in signers)
+
+    note, other = OLD.rotation(NEW, 1), OLD.rotation(LAST, 1)
+    first, last = leaf_text(LEAF).encode(), leaf_text({**LEAF, "revision": 2}).encode()
+    good, missing, forged = [first, leaf(note), last], [first, first, last], [first, leaf(other), last]
+    for at, (entries, signers, rotations, key, ok) in enumerate(
+        [
+            (good, (NEW, OLD), note, OLD, True),
+            (good, (NEW,), note, OLD, True),
+            (good, (NEW,), note, NEW, True),
+            (good, (OLD,), note, OLD, False),
+            (good, (NEW, OLD), "", OLD, False),
+            (missing, (NEW, OLD), note, OLD, False),
+            (forged, (NEW, OLD), note, OLD, False),
+            (forged, (OLD,), "", OLD, False),
+        ]
+    ):
+        report = tm.check(log_of(tmp_path / str(at), entries, checkpoint(entries, *signers), rotations), key.line)
+        assert report.ok is ok, (at, str(report))
 
 
 def test_rotations_that_nobody_may_follow() -> None:

@@ -27,9 +27,11 @@ from .prooflog import (
     Checkpoint,
     Key,
     ProofFault,
+    Source,
     Tiles,
     continues,
     differing,
+    follow,
     in_force,
     is_named,
     is_proving,
@@ -485,6 +487,7 @@ def check_consistency(first: str, second: str, keys: Sequence[Key] | str, log: s
     keys = keys_in(keys) if isinstance(keys, str) else keys
     report = Report()
     with report.attempt("checkpoints"):
+        keys = _served(source_of(log), keys)
         old, new = sorted((open_checkpoint(note, keys) for note in (first, second)), key=lambda one: one.size)
         _compare(report, old, new, log)
     return report
@@ -510,11 +513,13 @@ def _check_checkpoints(first: str, keys: Sequence[Key], log: str | None, second:
             with report.attempt("checkpoint"):
                 report.checked.append(f"the checkpoint of {open_checkpoint(first, keys).size} leaves is signed")
             return report
-        served = source_of(log)("checkpoint")
+        source = source_of(log)
+        served = source("checkpoint")
         if served is None:
             raise SettingError(f"{log} has no checkpoint")
         report = Report()
         with report.attempt("checkpoints"):
+            keys = _served(source, keys)
             old, new = open_checkpoint(first, keys), open_checkpoint(served.decode(), keys)
             if old.size > new.size:
                 raise ProofFault(f"the log shrank from {old.size} to {new.size} leaves")
@@ -534,6 +539,7 @@ def check_log(log: str, keys: Sequence[Key] | str) -> Report:
         note = source("checkpoint")
         if note is None:
             raise ProofFault("it has no checkpoint")
+        keys = _served(source, keys)
         head = open_checkpoint(note.decode(), keys)
         tiles = Tiles(source, head.size)
         hashes: list[bytes] = []
@@ -556,17 +562,24 @@ def check_log(log: str, keys: Sequence[Key] | str) -> Report:
         if root != head.root:
             raise ProofFault(f"the {head.size} leaves do not give the root that was signed")
         report.checked.append(f"all {head.size} leaves give the root that was signed")
-        for key in keys:
-            if (
-                key.note is not None
-                and key.until is not None
-                and key.until < head.size
-                and rotations.pop(key.until, None) != key.note
-            ):
-                raise ProofFault(f"the rotation of {key.name}+{key.id.hex()} is not leaf {key.until}")
-        if rotations:
-            raise ProofFault(f"leaf {min(rotations)} is a rotation that the log does not serve with its rotations")
+        _check_rotations(keys, note.decode(), head.size, rotations)
     return report
+
+
+def _check_rotations(keys: Sequence[Key], note: str, size: int, rotations: Mapping[int, str]) -> None:
+    """Each rotation is the leaf whose index it names, and no leaf states another. Those before the trusted key do not count."""
+    stated = follow(keys, rotations.values())
+    open_checkpoint(note, stated)
+    if len(stated) > len(keys):
+        raise ProofFault(f"leaf {stated[len(keys) - 1].until} is a rotation that the log does not serve with its rotations")
+    for key in keys:
+        if key.until is not None and key.until < size and rotations.get(key.until) != key.note:
+            raise ProofFault(f"the rotation of {key.name}+{key.id.hex()} is not leaf {key.until}")
+
+
+def _served(source: Source, keys: Sequence[Key]) -> list[Key]:
+    """The keys that the rotations of the log lead to."""
+    return follow(keys, [(source("rotations") or b"").decode()])
 
 
 def _key_text(key: str | os.PathLike[str]) -> str:

@@ -45,7 +45,7 @@ class Lake:
             return table.to_pandas(columns=columns)
         data = table.to_pyarrow_dataset()
         if engine == "arrow":
-            return data
+            return data.scanner(columns=columns) if columns else data
         if engine == "duckdb":
             duckdb = need("duckdb", "scan()")
             relation = duckdb.connect().from_arrow(data)

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +81,11 @@ class Key:
     #: The rotation that ended it.
     note: str | None = None
 
+    @property
+    def line(self) -> str:
+        """The key as one line."""
+        return f"{self.name}+{self.id.hex()}+{base64.b64encode(bytes([1]) + self.public).decode()}"
+
     def verifies(self, text: str, signature: bytes) -> bool:
         """Whether the key signed the text."""
         signing = need("cryptography.hazmat.primitives.asymmetric.ed25519", "Checking a signature", "check")
@@ -135,6 +140,11 @@ def keys_in(text: str) -> list[Key]:
             raise ProofFault(f"the rotation of {last.name}+{last.id.hex()} leads back")
         keys[-1] = replace(last, until=following.since, note=note)
         keys.append(following)
+
+
+def follow(keys: Sequence[Key], rotations: Iterable[str]) -> list[Key]:
+    """The keys, and those that further rotations lead to."""
+    return keys_in("\n".join([keys[0].line, *(key.note for key in keys if key.note is not None), *rotations]))
 
 
 def open_note(note: str, keys: Sequence[Key]) -> tuple[str, list[Key]]:
