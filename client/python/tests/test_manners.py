@@ -272,3 +272,71 @@ def test_it_works_in_a_running_event_loop(td: tm.Client) -> None:
 def test_the_key_is_text_of_any_kind() -> None:
     transport = Transport("http://a", "schlüssel-鍵")
     assert transport._secrets["X-API-Key"].encode("latin-1").decode() == "schlüssel-鍵"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of its own for 127.0.0.1, with its key."""
+    import datetime as dt
+    import ipaddress
+
+    pytest.importorskip("cryptography")
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a test")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def test_a_certificate_is_checked_against_those_that_are_trusted(
+    proxy: Proxy, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    proxy.server.socket = context.wrap_socket(proxy.server.socket, server_side=True)
+    url = proxy.url.replace("http:", "https:")
+    with pytest.raises(tm.ConnectError, match="certificate verify failed"):
+        tm.Client(url, KEY).datasets()
+    assert len(tm.Client(url, KEY, ca=str(certificate)).datasets()) == 12
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert tm.Client(url, KEY).query(TRADES, n_rows=3).row_count == 3
+    with pytest.raises(tm.ConnectError, match="mismatch|not valid for"):
+        tm.Client(url.replace("127.0.0.1", "localhost"), KEY, max_attempts=1).datasets()
+
+
+def test_long_work_shows_a_bar_where_it_is_asked_for(proxy: Proxy, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    proxy.client(progress=True).query(TRADES, n_rows=3)
+    assert capfd.readouterr().err == ""  # Less than a second.
+    from tidemark_client.extras import Progress
+
+    with Progress(True, "trades", "B") as bar:
+        time.sleep(1.1)
+        bar.add(100)
+    assert "trades: 100B" in capfd.readouterr().err
+    with Progress(None, "trades", "B") as bar:  # No terminal.
+        time.sleep(1.1)
+        bar.add(100)
+    assert capfd.readouterr().err == ""
