@@ -5,9 +5,10 @@
 import { cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect } from 'vitest';
-import { folderSource, keyPathOf } from '../../shared/proof-log/folder.ts';
+import { folderSource } from '../../shared/proof-log/folder.ts';
 import { checkpointText, generateSigner, parseSigner, type Signer } from '../../shared/proof-log/note.ts';
 import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
+import { keyPathOf } from '../../shared/proof-log/signers.ts';
 import { run } from '../../shared/stack/processes.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { givenTool } from '../support/given.ts';
@@ -179,6 +180,8 @@ async function exportCases(whole: string): Promise<Case[]> {
     'accepted',
     (f) => void Object.assign(leaf(f), { leaf_index: null, inclusion: null }),
   );
+  await signedChange('the salt of a leaf', 'refused', put('proof_log.leaves.0.salt', 'ab'.repeat(32)));
+  await signedChange('a leaf without its salt', 'refused', put('proof_log.leaves.0.salt', null));
   await signedChange(
     'no checkpoint',
     'accepted',
@@ -269,6 +272,8 @@ async function lineageCases(answer: Json, document: string): Promise<Case[]> {
   await add('a leaf that is pending', 'accepted', (a) => {
     Object.assign(a.proof_log, { state: 'pending', leaf_index: null, inclusion: null });
   });
+  await add('the leaf’s salt', 'refused', put('proof_log.salt', 'ab'.repeat(32)));
+  await add('no salt', 'refused', put('proof_log.salt', null));
   await add('no checkpoint', 'accepted', put('checkpoint', null));
   await add('a checkpoint of a stranger', 'refused', (a) => {
     const stranger = generateSigner(signer.verifier.name);

@@ -216,6 +216,9 @@ def test_a_leaf_has_one_text() -> None:
 
 
 def test_a_commitment_opens_with_its_salt_and_its_value_alone() -> None:
+    rows_sha256 = "65af494ab4b8295aa1152ea0cd971a02845c348b37157d20ac7c16d1e0acd488"
+    made = "260f184bbcb598fed009b7e72c30317c3ea75d0d09c8171be5da6ced27ad5ec7"  # The page's example.
+    assert prooflog.commitment(bytes(range(32)), "rows_commitment", rows_sha256) == made
     salt = "ab" * 32
     leaf = {**LEAF, "rows_hash_commitment": prooflog.commitment(bytes.fromhex(salt), "rows_hash_commitment", "5")}
     assert prooflog.differing(leaf, salt, {"rows": 1, "rows_hash": "5"}) == []

@@ -28,12 +28,6 @@ _MEMBERS: Mapping[str, type] = {
     "document": str, "document_commitment": str, "rows": int, "offsets_commitment": str, "rows_hash_commitment": str,
     "events_commitment": str, "rows_commitment": str, "facts_commitment": str, "at": str, "reason": str,
 }  # fmt: skip
-#: Of version 1, which states its digests.
-_MEMBERS_1: Mapping[str, type] = {
-    "v": int, "kind": str, "dataset": str, "partition": str, "revision": int, "attempt": int, "synthetic": bool, "document": dict,
-    "rows": int, "first_offset": str, "last_offset": str, "rows_hash": str, "events_sha256": str, "rows_sha256": str, "at": str,
-    "reason": str,
-}  # fmt: skip
 #: By the name of a fact in answers: the member that commits to it.
 _COMMITMENTS = {
     "document_sha256": "document_commitment",
@@ -217,9 +211,9 @@ def parse_leaf(text: str) -> dict[str, Any]:
         again = json.dumps(leaf, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError) as error:
         raise ProofFault("a leaf is not JSON") from error
-    if not isinstance(leaf, dict) or leaf.get("v") not in (1, 2) or leaf.get("kind") not in _KINDS:
+    if not isinstance(leaf, dict) or leaf.get("v") != 2 or leaf.get("kind") not in _KINDS:
         raise ProofFault("a leaf has a version or a kind that this release does not know")
-    members = {**(_MEMBERS if leaf["v"] == 2 else _MEMBERS_1), **({"note": str} if leaf["kind"] == "rotated" else {})}
+    members = {**_MEMBERS, **({"note": str} if leaf["kind"] == "rotated" else {})}
     if list(leaf) != list(members) or again != text:
         raise ProofFault("a leaf does not have its canonical bytes")
     for name, kind in members.items():
@@ -244,10 +238,6 @@ def proved_leaf(entry: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, A
 
 def differing(leaf: Mapping[str, Any], salt: object, facts: Mapping[str, Any]) -> list[str]:
     """In which facts an answer differs from the leaf, which states revision and rows and commits to the others."""
-    if leaf["v"] == 1:
-        document = (leaf["document"] or {}).get("sha256")
-        known = {**leaf, "document_sha256": document, "offsets": f"{leaf['first_offset']} {leaf['last_offset']}"}
-        return [f"{name} is {value}, and {known[name]} in the leaf" for name, value in facts.items() if value != known[name]]
     if not isinstance(salt, str) or not re.fullmatch(r"[0-9a-f]{64}", salt):
         raise ProofFault(
             "the answer has no salt of 64 hexadecimal digits, without which nobody can tell what the leaf commits to"
@@ -276,8 +266,7 @@ def is_proving(leaf: Mapping[str, Any], dataset: object, partition: object) -> b
 
 def is_named(leaf: Mapping[str, Any], name: str) -> bool:
     """Whether the leaf is of the document: of a long name it has the first 120 characters, or none."""
-    stated = leaf["document"]["name"] if isinstance(leaf["document"], dict) else leaf["document"]
-    return bool(stated == "" or stated == name.encode("utf-16-le")[:240].decode("utf-16-le", "replace"))
+    return leaf["document"] in ("", name.encode("utf-16-le")[:240].decode("utf-16-le", "replace"))
 
 
 # The tree
