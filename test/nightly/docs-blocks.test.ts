@@ -110,7 +110,7 @@ given(missing === '', `a program is missing: apt-get install ${missing}`).descri
   let checkout: string;
   let up: ChildProcess;
   const path = [...(PYTHON.path === '' ? [] : [dirname(PYTHON.path)]), process.env.PATH].join(delimiter);
-  const env = () => ({ PATH: path, HOME: process.env.HOME });
+  const env = () => ({ PATH: path, HOME: process.env.HOME, PYTHONPATH: join(checkout, 'client/python/src') });
 
   beforeAll(async () => {
     checkout = await temporaryDir();

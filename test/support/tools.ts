@@ -5,8 +5,9 @@
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { chmod, rm, writeFile } from 'node:fs/promises';
+import { homedir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { TidemarkError } from '../../shared/errors.ts';
 import { chooseCacheDir, ensurePackages, type Recipe } from '../../shared/stack/packages.ts';
@@ -138,12 +139,14 @@ const REQUESTS_PACKAGES = [
   'idna==3.20',
   'urllib3==2.8.0',
 ];
-/** The packages of examples/backtest.py, with those that they need. */
-const BACKTEST_PACKAGES = ['polars==2.1.0', 'polars-runtime-32==2.1.0', ...REQUESTS_PACKAGES];
+/** The packages of the Python that the page shows, with those that they need. */
+const SNIPPET_PACKAGES = ['polars==2.1.0', 'polars-runtime-32==2.1.0', ...REQUESTS_PACKAGES];
 
 /** A Python with polars and requests. */
-export const backtestPython = (): Promise<Tool> =>
-  once('backtest-python', () => pythonWith(BACKTEST_PACKAGES, 'import polars, requests'));
+export const snippetPython = (): Promise<Tool> =>
+  once('snippet-python', () => pythonWith(SNIPPET_PACKAGES, 'import polars, requests'));
+
+const SIGNING_PACKAGES = ['cryptography==50.0.2', 'cffi==2.1.1', 'pycparser==3.12'];
 
 /** Readers of Parquet and Arrow that are quickly there, with those packages that they need. */
 const READER_PACKAGES = [
@@ -204,10 +207,101 @@ export const sparkTablesPython = (): Promise<Tool> =>
 export const docsPython = (): Promise<Tool> =>
   once('docs-python', () =>
     pythonWith(
-      [...READER_PACKAGES, ...REQUESTS_PACKAGES, ...DELTA_RS_PACKAGES],
-      'import pyarrow, polars, requests, deltalake',
+      [...READER_PACKAGES, ...REQUESTS_PACKAGES, ...DELTA_RS_PACKAGES, ...SIGNING_PACKAGES],
+      'import pyarrow, polars, requests, deltalake, cryptography',
     ),
   );
+
+/** What the Python client's tests need of Python alone. */
+const PYTHON_TEST_PACKAGES = [
+  ...['pytest==9.2.0', 'iniconfig==2.3.1', 'pluggy==1.7.0', 'packaging==26.4', 'Pygments==2.21.0'],
+  ...SIGNING_PACKAGES,
+];
+const FRAME_PACKAGES = ['pyarrow==26.0.1', 'duckdb==1.5.5', 'pytz==2026.6', 'tzdata==2026.6', 'tqdm==4.70.1'];
+const PANDAS_3 = ['pandas==3.1.1', 'numpy==2.4.6', 'python-dateutil==4.0.0'];
+/** Each Python that the client is tested on, with what frames it has there; the first is that of `npm test`. */
+const PYTHONS = [
+  {
+    version: '3.11',
+    packages: [
+      ...[...PYTHON_TEST_PACKAGES, ...FRAME_PACKAGES, ...PANDAS_3, 'polars==2.1.0', 'polars-runtime-32==2.1.0'],
+      ...['deltalake==1.6.6', 'arro3-core==0.9.1', 'Deprecated==1.3.1', 'wrapt==2.5.2', 'typing_extensions==4.16.0'],
+    ],
+    check: 'import pandas, polars, pyarrow, duckdb, deltalake, cryptography, pytest',
+  },
+  {
+    version: '3.12',
+    packages: [
+      ...[...PYTHON_TEST_PACKAGES, ...FRAME_PACKAGES, 'polars==1.44.2', 'polars-runtime-32==1.44.2'],
+      ...['pandas==2.3.3', 'numpy==2.3.5', 'python-dateutil==4.0.0'],
+    ],
+    check: 'import pandas, polars, pyarrow, duckdb, cryptography, pytest',
+  },
+  { version: '3.13', packages: PYTHON_TEST_PACKAGES, check: 'import cryptography, pytest' },
+  { version: '3.14', packages: PYTHON_TEST_PACKAGES, check: 'import cryptography, pytest' },
+] as const;
+
+export type PythonVersion = (typeof PYTHONS)[number]['version'];
+export const PYTHON_VERSIONS = PYTHONS.map(({ version }) => version);
+
+/** A Python of a version, with what the tests of the Python client import. */
+export const clientPython = (version: PythonVersion = PYTHONS[0].version): Promise<Tool> =>
+  once(`client-python-${version}`, async () => {
+    const { packages, check } = PYTHONS.find((one) => one.version === version)!;
+    const interpreter = pythonOf(version);
+    return interpreter === undefined
+      ? { path: '', missing: `python${version} is missing: install it on the PATH` }
+      : await pythonWith(packages, check, [], interpreter);
+  });
+
+/** A Python of this version: on the PATH, or where pyenv keeps its own. */
+function pythonOf(version: string): string | undefined {
+  const own = join(process.env.PYENV_ROOT ?? join(homedir(), '.pyenv'), 'versions');
+  const kept = existsSync(own) ? readdirSync(own).filter((name) => name.startsWith(`${version}.`)) : [];
+  const found = [`python${version}`, 'python3', ...kept.map((name) => join(own, name, 'bin/python'))];
+  const isIt = `import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '${version}')`;
+  return found.find((python) => runs(python, ['-c', isIt]));
+}
+
+const PACKAGING_PACKAGES = [
+  ...['ast_serialize==0.13.1', 'backports.tarfile==1.2.0', 'build==1.6.1', 'certifi==2026.10.19.post1'],
+  ...['cffi==2.1.1', 'charset-normalizer==3.5.3', 'cryptography==50.0.2', 'docutils==0.23'],
+  ...['duckdb==2.0.1', 'hatchling==1.33.0', 'id==1.6.1', 'idna==3.20', 'importlib_metadata==10.2.0'],
+  ...['jaraco.classes==3.4.0', 'jaraco.context==6.1.2', 'jaraco.functools==4.6.0', 'jeepney==0.9.0'],
+  ...['keyring==25.7.0', 'lazy-importer==0.1.0', 'librt==0.17.0', 'markdown-it-py==4.3.0', 'mdurl==0.1.2'],
+  ...['more-itertools==11.2.1', 'mypy==2.4.1', 'mypy_extensions==1.2.0', 'nh3==0.3.8', 'numpy==2.4.6'],
+  ...['packaging==26.4', 'pandas-stubs==3.1.0.261029', 'pathspec==1.1.1', 'pluggy==1.7.0', 'polars==2.1.0'],
+  ...['polars-runtime-32==2.1.0', 'pyarrow==26.0.1', 'pyarrow-stubs==20.0.0.20260819', 'pycparser==3.12'],
+  ...['Pygments==2.21.0', 'pyproject_hooks==1.3.3', 'readme_renderer==46.0', 'requests==2.34.2'],
+  ...['requests-toolbelt==1.0.0', 'rfc3986==2.0.0', 'rich==15.0.0', 'ruff==0.17.6', 'SecretStorage==3.5.0'],
+  ...['tomlkit==0.15.2', 'trove-classifiers==2026.9.21.13', 'twine==7.0.0', 'typing_extensions==4.16.0'],
+  ...['urllib3==2.8.0', 'zipp==4.1.2'],
+];
+
+/** A Python with what the Python client is checked and packed with. */
+export const packagingPython = (): Promise<Tool> =>
+  once('packaging-python', () => pythonWith(PACKAGING_PACKAGES, 'import mypy, ruff, twine, build, hatchling'));
+
+const NOTEBOOK_PACKAGES = [
+  ...['asttokens==3.0.2', 'attrs==26.1.0', 'backtesting==0.6.6', 'bokeh==3.9.2', 'cffi==2.1.1'],
+  ...['comm==0.2.3', 'contourpy==1.3.3', 'cryptography==50.0.2', 'cycler==0.12.1', 'debugpy==1.8.22'],
+  ...['executing==2.3.0', 'fastjsonschema==2.22.3', 'fonttools==4.68.0', 'ipykernel==7.4.0'],
+  ...['ipython==9.18.1', 'ipython_pygments_lexers==1.1.1', 'jedi==0.20.1', 'Jinja2==3.1.6'],
+  ...['jsonschema==4.26.0', 'jsonschema-specifications==2025.9.1', 'jupyter_client==8.10.0'],
+  ...['jupyter_core==5.9.1', 'kiwisolver==1.5.1', 'MarkupSafe==3.0.4', 'matplotlib==3.11.2'],
+  ...['matplotlib-inline==0.2.2', 'narwhals==2.29.0', 'nbclient==0.11.0', 'nbformat==5.11.1'],
+  ...['nest-asyncio2==1.7.4', 'numpy==2.4.6', 'packaging==26.4', 'pandas==3.1.1', 'parso==0.8.7'],
+  ...['pexpect==4.9.0', 'pillow==13.0.0', 'platformdirs==4.14.8', 'prompt_toolkit==3.0.53'],
+  ...['psutil==7.2.2', 'ptyprocess==0.7.0', 'pure_eval==0.2.4', 'pyarrow==26.0.1', 'pycparser==3.12'],
+  ...['Pygments==2.21.0', 'pyparsing==3.3.3', 'python-dateutil==4.0.0', 'PyYAML==6.0.4', 'pyzmq==27.3.0'],
+  ...['referencing==0.37.0', 'rpds-py==2026.9.1', 'stack-data==0.6.3', 'tornado==6.6.1', 'tqdm==4.70.1'],
+  ...['traitlets==5.16.1', 'typing_extensions==4.16.0', 'tzdata==2026.6', 'wcwidth==0.9.4'],
+  ...['xyzservices==2026.9.1'],
+];
+
+/** A Python that executes the notebook of examples/, with what it imports. */
+export const notebookPython = (): Promise<Tool> =>
+  once('notebook-python', () => pythonWith(NOTEBOOK_PACKAGES, 'import nbclient, ipykernel, backtesting, matplotlib'));
 
 /** A Python with ClickHouse. */
 export const clickhousePython = (): Promise<Tool> =>
@@ -329,26 +423,31 @@ const keyOf = (packages: readonly string[]): string =>
  * @param packages all of them with their versions
  * @param check what the environment must run
  * @param fromSource packages that are built here
+ * @param interpreter which Python it is made from
  */
 async function pythonWith(
   packages: readonly string[],
   check: string,
   fromSource: readonly string[] = [],
+  interpreter = 'python3',
 ): Promise<Tool> {
   try {
     const cacheDir = await chooseCacheDir(SELF);
-    const folder = join(cacheDir, `python-${keyOf(packages)}`);
+    const folder = join(
+      cacheDir,
+      `python-${keyOf([...packages, ...(interpreter === 'python3' ? [] : [interpreter])])}`,
+    );
     const python = join(folder, 'bin/python');
     // An environment stops working when the Python that it is made from is replaced by another version.
     const isReady = () => existsSync(join(folder, 'READY')) && runs(python, ['-c', check]);
     if (isReady()) return { path: python };
-    if (runs('python3', ['-c', check])) return { path: 'python3' };
+    if (runs(interpreter, ['-c', check])) return { path: interpreter };
     await withLock(join(cacheDir, 'python.lock'), { waitMs: GIVE_UP_MS }, async () => {
       if (isReady()) return;
       const signal = AbortSignal.timeout(GIVE_UP_MS);
       progress(`installing ${packages.join(', ')} (once)`);
       await rm(folder, { recursive: true, force: true });
-      await run('python3', ['-m', 'venv', '--without-pip', folder], { signal });
+      await run(interpreter, ['-m', 'venv', '--without-pip', folder], { signal });
       const forms = ['--only-binary', ':all:', ...fromSource.flatMap((name) => ['--no-binary', name])];
       const options = ['--quiet', '--no-input', '--disable-pip-version-check', ...forms, '--no-deps'];
       await run('python3', ['-m', 'pip', '--python', python, 'install', ...options, ...packages], { signal });

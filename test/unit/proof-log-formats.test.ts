@@ -32,7 +32,7 @@ import { signManifest, verifyManifest } from '../../shared/proof-log/signed-mani
 import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../shared/registry/proof-rows.ts';
-import vectors from './proof-log-vectors.json' with { type: 'json' };
+import vectors from '../vectors/proof-log-tree.json' with { type: 'json' };
 
 // The example of golang.org/x/mod/sumdb/note.
 const SECRET = 'PRIVATE+KEY+PeterNeumann+c74f20a3+AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz';

@@ -1,0 +1,162 @@
+"""What needs the pipeline behind the rows: exports, lineage, changes, the proof log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import DATASETS, Proxy, Upstream
+from test_manners import alter_values, cut
+
+import tidemark_client as tm
+
+pl = pytest.importorskip("polars")
+pytest.importorskip("cryptography")
+pytestmark = pytest.mark.sample
+TRADES = "exchange_a_spot_trades"
+
+
+@pytest.fixture(scope="module")
+def key(td: tm.Client) -> str:
+    return td.proof_key()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_dataset_is_exported_and_proved_row_by_row(
+    td: tm.Client, key: str, folder: Path, dataset: str, suffix: str
+) -> None:
+    made = td.export(dataset, f"rows{suffix}")
+    assert made.paths == (Path(f"rows{suffix}"),) and made.row_count > 0
+    report = made.check(key)
+    assert report.faults == [] and any(one.startswith("every row of") for one in report.checked), str(report)
+    if suffix == ".parquet" and not dataset.endswith("_trades"):
+        wanted = td.query(dataset).pl(time_unit="ms")
+        found = pl.read_parquet(made.paths[0])
+        assert found.cast(wanted.schema).equals(wanted)
+    assert sorted(os.listdir(folder)) == [f"rows{suffix}", f"rows{suffix}.manifest.json"]
+
+
+def test_a_folder_is_what_the_services_own_check_takes(td: tm.Client, key: str, folder: Path) -> None:
+    made = td.export(TRADES, folder / "export", format="csv", compression="gzip", n_rows=500)
+    assert sorted(path.name for path in (folder / "export").iterdir()) == [
+        "exchange_a_spot_trades.native.latest-500.csv.gz",
+        "manifest.json",
+    ]
+    assert tm.check(folder / "export", key).ok and made.check(key).ok
+    frame = td.export({**tm.ohlc("exchange_a"), "rate": tm.macro("FEDFUNDS")}, "frame.csv", grid="1h", as_of="row", n_rows=48)
+    assert frame.row_count == 48 and frame.check(key).ok
+    month = td.export("macro_series_metrics", "month.csv", month_year=(11, 2025))
+    assert month.row_count > 0
+
+
+def test_a_download_resumes_and_a_wrong_one_is_none(proxy: Proxy, folder: Path) -> None:
+    td = proxy.client()
+    submitted = td.exports.submit({"dataset": TRADES, "format": "csv", "n_rows": 20_000})
+    status = td.exports.wait(submitted["export_id"])
+    (file,) = status["artifact"]["files"]
+    proxy.faults = [cut(0.5), cut(0.5), cut(0.5)]
+    path = td.exports.download(file, "rows.csv")
+    asked = [one["range"] for one in proxy.requests if "range" in one]
+    assert len(asked) == 4 and asked[0] == "bytes=0-" and len(set(asked)) == 4
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == file["checksum_sha256"]
+    # What an earlier process left is continued.
+    part = folder / f".more.csv.{file['checksum_sha256'][:16]}.part"
+    part.write_bytes(path.read_bytes()[:1000])
+    td.exports.download(file, "more.csv")
+    assert proxy.requests[-1]["range"] == "bytes=1000-" and (folder / "more.csv").read_bytes() == path.read_bytes()
+    proxy.faults = [alter_values]
+    with pytest.raises(tm.AlteredAnswerError, match="sha256"):
+        td.exports.download(file, "rows.csv")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == file["checksum_sha256"]
+
+    def another(answer: Upstream) -> None:
+        answer.headers = [(n, '"other"' if n.lower() == "etag" else v) for n, v in answer.headers]
+
+    proxy.faults = [another]
+    with pytest.raises(tm.AlteredAnswerError, match="was replaced"):
+        td.exports.download(file, "other.csv")
+    proxy.faults = [cut(0.0)] * 3
+    with pytest.raises(tm.IncompleteAnswerError):
+        td.exports.download(file, "other.csv")
+    assert sorted(name for name in os.listdir(folder) if not name.startswith(".")) == ["more.csv", "rows.csv"]
+
+
+def test_exports_one_by_one(td: tm.Client) -> None:
+    one = td.exports.submit({"dataset": TRADES, "format": "csv", "n_rows": 10}, idempotency_key="a-key")
+    assert (
+        td.exports.submit({"dataset": TRADES, "format": "csv", "n_rows": 10}, idempotency_key="a-key")["export_id"]
+        == one["export_id"]
+    )
+    td.exports.wait(one["export_id"])
+    assert one["export_id"] in [found["export_id"] for found in td.exports.list(dataset=TRADES)]
+    with pytest.raises(tm.ServiceError):
+        td.exports.cancel(one["export_id"])
+    with pytest.raises(tm.ContractError):
+        td.export(TRADES, "x.parquet", n_rows=0)
+
+
+def test_a_row_leads_to_its_bytes(td: tm.Client, key: str) -> None:
+    for dataset in DATASETS:
+        answer = td.query(dataset, n_rows=3)
+        lineage = td.lineage(list(answer)[1], dataset)
+        assert lineage["dataset"] == dataset and tm.check(lineage, key).ok
+        assert td.lineage(answer.pl().row(1, named=True), dataset) == lineage
+        if has_pandas():
+            assert td.lineage(answer.df(index=False).iloc[1]) == lineage
+    with pytest.raises(tm.SettingError, match="dataset="):
+        td.lineage(7)
+    assert td.lineage(7, TRADES)["offset"] == "7"
+
+
+def has_pandas() -> bool:
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def test_changes_are_numbered_without_a_hole(td: tm.Client) -> None:
+    every = list(td.changes())
+    assert [one["number"] for one in every] == list(range(1, len(every) + 1))
+    assert list(td.changes(since=len(every) - 2)) == every[-2:]
+    assert {one["dataset"] for one in td.changes(dataset=TRADES)} == {TRADES}
+    with pytest.raises(tm.ServiceError):
+        next(td.changes(since=10**9))
+
+
+def test_the_command_checks_what_lies_in_files(td: tm.Client, key: str, folder: Path) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemark_client", "check", *arguments], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    (folder / "log.key").write_text(key)
+    td.export(TRADES, "export", format="csv", n_rows=100)
+    assert run("export", "--key", "log.key")[0] == 0
+    answer = td.lineage(1, TRADES)
+    (folder / "lineage.json").write_text(json.dumps(answer))
+    code, said = run("lineage.json", "--key", "log.key")
+    assert code == 0 and "leaf " in said
+    (folder / "lineage.json").write_text(json.dumps({**answer, "synthetic": not answer["synthetic"]}))
+    assert run("lineage.json", "--key", "log.key")[0] == 1
+    checkpoint = td.query(TRADES, n_rows=1).checkpoint
+    (folder / "checkpoint.note").write_text(checkpoint)
+    code, said = run("checkpoint.note", "--key", "log.key", "--log", td.url)
+    assert code == 0 and "leaves" in said
+    assert run("nowhere", "--key", "log.key")[0] == 2
+    assert run("lineage.json", "--key", "no key")[0] == 2
+
+
+def test_one_proved_number_needs_no_service(td: tm.Client, key: str, folder: Path) -> None:
+    (folder / "lineage.json").write_text(json.dumps(td.lineage(1, TRADES)))
+    report = tm.check("lineage.json", key)
+    assert report.ok and "the bytes of the event have their sha256" in report.checked
+    assert "not" not in str(report.faults)
