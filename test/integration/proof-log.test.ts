@@ -384,7 +384,7 @@ describe('check', () => {
       [[folder], 'The key of the log is missing: name it with --key'],
       [[folder, '--key', 'nonsense'], 'There is no file nonsense, and it is not a key either: a key is one line'],
       [[join(folder, 'nowhere')], 'cannot be read'],
-      [[system.vendor, '--key', key], 'has neither a manifest.json nor a checkpoint'],
+      [[system.vendor, '--key', key], 'has neither a manifest.json, a checkpoint nor a _manifest.json'],
     ] as const) {
       const { exit, json } = await check(...args);
       expect([exit, json.error.code]).toEqual([2, 'USAGE']);
