@@ -13,7 +13,7 @@ import { keysIn, rotationNote } from '../../shared/proof-log/rotations.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { keyPathOf, readSigners } from '../../shared/proof-log/signers.ts';
 import { readEntries } from '../../shared/proof-log/tiles.ts';
-import { writeLake } from '../support/lake-folder.ts';
+import { placeOf, writeLake } from '../support/lake-folder.ts';
 import { DATASET, type System } from '../support/pipeline.ts';
 import {
   checkpointOf,
@@ -208,7 +208,8 @@ describe.for([
     // A lake.
     const lake = inDir(`lake-${at}`);
     await mkdir(lake, { recursive: true });
-    await writeLake(lake, new Map(), { change: size + 1, signer: signers[at] });
+    const rows = new Map([[placeOf(DATASET, '2024-01-01'), Buffer.from('rows')]]);
+    await writeLake(lake, rows, { change: size + 1, signer: signers[at] });
     const mirrored = await system.run([
       'mirror',
       pathToFileURL(`${lake}/`).href,
