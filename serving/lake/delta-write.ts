@@ -119,8 +119,11 @@ export async function statsOf(path: string): Promise<string> {
   return JSON.stringify({ numRecords: Number(metadata.num_rows), minValues, maxValues, nullCount }, exact);
 }
 
-/** Of two bounds of one column, which have one type. */
-const isLess = (one: unknown, other: unknown): boolean => (one as number) < (other as number);
+/** Of two bounds of one column, which have one type. Engines compare the bytes of texts, which `<` does not. */
+const isLess = (one: unknown, other: unknown): boolean =>
+  typeof one === 'string'
+    ? Buffer.compare(Buffer.from(one), Buffer.from(other as string)) < 0
+    : (one as number) < (other as number);
 
 /** An integer of any size as it is: a text would be compared as one. */
 const exact = (_: string, value: unknown) =>
