@@ -123,10 +123,17 @@ test('a later run goes on with what a stopped one kept', async () => {
   const path = rowsOf(FIRST);
   server.faultOf = (request) => (request.path === path ? { stallAfter: 200_000 } : undefined);
   const stopping = new AbortController();
-  const running = run({
-    signal: stopping.signal,
-    onProgress: ({ bytes }) => bytes >= 200_000 && stopping.abort('stop'),
-  });
+  let received = 0;
+  const running = run({ signal: stopping.signal, onProgress: ({ bytes }) => (received = bytes) });
+  // Stopped before, it would keep the others in part, too.
+  const isRows = (name: string) => name.endsWith('.parquet') && name !== path;
+  const others = filesIn(lake).filter(isRows);
+  await expect.poll(() => existsSync(copy) && filesIn(copy).filter(isRows)).toEqual(others);
+  // Notes come with the root manifest.
+  const whole = filesIn(lake).filter((name) => name !== path && !/^_proofs.*\/\d{20}\.json$/.test(name));
+  const size = whole.reduce((sum, name) => sum + readFileSync(join(lake, name)).length, 0);
+  await expect.poll(() => received).toBe(size + 200_000);
+  stopping.abort('stop');
   await expect(running).rejects.toBe('stop');
   expect(await partialsIn(copy)).not.toEqual([]);
   expect(filesIn(copy)).not.toContain(path);
