@@ -92,24 +92,7 @@ export class Sequencer {
     // After a rotation the file names the key of the last checkpoint until the next one is signed.
     if (!(await folderSource(folder)(KEY_FILE)))
       await writeDurably(join(folder, KEY_FILE), `${current.verifier.line}\n`);
-    const held = Math.max(head.size, signed.size);
-    refuseSmaller(held, head.knownSize);
-    const ahead = (await needs.leavesAhead?.(held)) ?? 0;
-    if (ahead > 0) {
-      throw rewound(
-        `Database and folder hold ${held} leaves of the proof log, and the stream of changes ${held + ahead}: they were restored from a backup, and followers may know the larger tree`,
-      );
-    }
-    if (signed.size > head.size) {
-      throw rewound(
-        `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
-      );
-    }
-    if (head.signedSize > signed.size) {
-      throw rewound(
-        `${folder} has the proof log up to ${signed.size} leaves, and a checkpoint of ${head.signedSize} was signed`,
-      );
-    }
+    await requireNewest(needs, head, signed);
     const grown = (await loadTiles(folder, signed)) ?? (await makeTiles(client, folder, signed));
     await extend(client, grown, head.size);
     if (!equalHashes(grown.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
@@ -263,6 +246,46 @@ async function extend(client: ClientBase, grown: GrowingLog, size: number): Prom
     for (const body of await indexedLeaves(client, grown.size, to)) grown.add(body);
     await grown.write();
   }
+}
+
+/**
+ * Nothing is signed while somebody knows a larger tree: neither a checkpoint nor a rotation, which would end the key below it.
+ * @throws TidemarkError PROOF_LOG_DIVERGED
+ */
+async function requireNewest(
+  { folder, leavesAhead }: Pick<SequencerNeeds, 'folder' | 'leavesAhead'>,
+  head: Head,
+  signed: TreeHead,
+): Promise<void> {
+  const held = Math.max(head.size, signed.size);
+  refuseSmaller(held, head.knownSize);
+  const ahead = (await leavesAhead?.(held)) ?? 0;
+  if (ahead > 0) {
+    throw rewound(
+      `Database and folder hold ${held} leaves of the proof log, and the stream of changes ${held + ahead}: they were restored from a backup, and followers may know the larger tree`,
+    );
+  }
+  if (signed.size > head.size) {
+    throw rewound(
+      `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
+    );
+  }
+  if (head.signedSize > signed.size) {
+    throw rewound(
+      `${folder} has the proof log up to ${signed.size} leaves, and a checkpoint of ${head.signedSize} was signed`,
+    );
+  }
+}
+
+/** The leaves that the log has, where a rotation may be signed. @throws TidemarkError PROOF_LOG_DIVERGED */
+export async function newestSize({
+  client,
+  key,
+  ...needs
+}: Pick<SequencerNeeds, 'client' | 'folder' | 'leavesAhead'> & { readonly key: Verifier }): Promise<number> {
+  const head = await readHead(client);
+  await requireNewest(needs, head, await signedTree(needs.folder, key));
+  return head.size;
 }
 
 /** Database or folder, or both, are older than the last checkpoint. */

@@ -58,6 +58,15 @@ async function publish(): Promise<void> {
 const open = () =>
   Sequencer.open({ client, folder: log, leavesAhead: leavesAheadAt(system.env.natsUrl), refreshMs: 1000 });
 
+/** A rotation would end the key at a size below the tree that it signed, which no later one could mend. */
+async function refusesRotation(): Promise<void> {
+  const kept = () =>
+    Promise.all([readFile(`${log}.key`, 'utf8'), readFile(join(log, 'rotations'), 'utf8').catch(() => '')]);
+  const before = await kept();
+  const { exit, json } = await system.run(['proof-log', 'rotate']);
+  expect([exit, json.error?.code, await kept()]).toEqual([1, 'PROOF_LOG_DIVERGED', before]);
+}
+
 describe('a log that was restored', () => {
   test('is told from one that forked, by a follower who saw more', async () => {
     await grow(300);
@@ -120,6 +129,7 @@ describe('a log that was restored', () => {
       message: expect.stringContaining(`hold 3 leaves of the proof log, and the stream of changes ${size}`),
       remedy: expect.stringContaining('Never begin another log'),
     });
+    await refusesRotation();
     const { json } = await system.run(['recover', 'all']);
     expect(json.proof_log).toMatch(/^database and folder lack 5 leaves from 3 on, which the stream of changes has/);
     expect(json.changes).toMatchObject({ rewritten: null, kept: true });
@@ -156,6 +166,7 @@ describe('a log that was restored', () => {
         message: 'The proof log holds 3 leaves, and a follower has a checkpoint of 7',
       });
     expect((await checkpointOf(system.env)).size).toBe(3);
+    await refusesRotation();
     await cp(inDir('mirror'), log, { recursive: true });
     const restored = await system.run(['proof-log', 'restored', '--reason', 'backup of Monday']);
     expect([restored.exit, restored.json]).toMatchObject([0, { from: 3, to: 7 }]);

@@ -15,7 +15,14 @@ import { keyPathOf, loadSigners, readRotations, rotateSigner } from '../../../sh
 import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { leavesAhead } from '../../proof-log/change-publisher.ts';
-import { indexedLeaves, makeTiles, requireOwnOrigin, rotationLeaves, signedTree } from '../../proof-log/sequencer.ts';
+import {
+  indexedLeaves,
+  makeTiles,
+  newestSize,
+  requireOwnOrigin,
+  rotationLeaves,
+  signedTree,
+} from '../../proof-log/sequencer.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -27,9 +34,13 @@ export async function rotate(command: ParsedCommand): Promise<number> {
   const isSet = place.secret !== undefined;
   await requireOwnOrigin(place);
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log rotate' });
+  const manager = await jetstreamManager(await context.nats('operator'), { checkAPI: false });
+  const leavesMore = async (size: number) => (await leavesAhead(manager, size)).length;
   const untilMs = Date.now() + settings.limits.bothKeysMs;
   const { verifier, secret } = await turned(client, async () => {
-    const size = await nextIndex(client, place.folder);
+    const key = (await loadSigners(place)).current.verifier;
+    const held = await newestSize({ client, folder: place.folder, key, leavesAhead: leavesMore });
+    const size = held + (await waitingRotations(client, place.folder));
     return await rotateSigner(place, { size, untilMs });
   });
   const until = new Date(untilMs).toISOString();
@@ -63,11 +74,10 @@ async function turned<T>(client: ClientBase, turn: () => Promise<T>): Promise<T>
   }
 }
 
-/** The index that the leaf of a rotation gets: the sequencer adds it before all that waits, after those that it has not added yet. */
-async function nextIndex(client: ClientBase, folder: string): Promise<number> {
-  const { rows } = await client.query('select size from proof_head');
+/** Rotations that the sequencer has not added yet: it adds them before all that waits, and the next one after them. */
+async function waitingRotations(client: ClientBase, folder: string): Promise<number> {
   const leaves = await rotationLeaves(client);
-  return Number(rows[0].size) + (await readRotations(folder)).filter((note) => !leaves.has(note)).length;
+  return (await readRotations(folder)).filter((note) => !leaves.has(note)).length;
 }
 
 export async function restored(command: ParsedCommand): Promise<number> {
