@@ -244,12 +244,10 @@ function bytes(value: number): string {
 
 function datasets(): string {
   const fed = new Set(fedDatasets());
-  return [...DATASETS.values()]
-    .map(
-      (dataset) =>
-        `- \`${dataset.key}\`: ${dataset.doc}${fed.has(dataset) ? '' : ' Declared; it has no source yet.'}\n`,
-    )
-    .join('');
+  const named = [...DATASETS.values()].map(
+    (dataset) => `\`${dataset.key}\`${fed.has(dataset) ? '' : ' (declared; it has no source yet)'}`,
+  );
+  return `${named.join(',\n')}.\n`;
 }
 
 /** A path that does not spell the dataset's key has it beside it. */
