@@ -39,7 +39,7 @@ const tally = z.strictObject({
 });
 
 /** Whoever may not read the rows gets nothing that depends on them: digests and offsets of a single row can be guessed. */
-const WITHHELD = ' Null for callers who may not read the rows.';
+const UNLESS_READABLE = ' Null for callers who may not read the rows.';
 
 const partition = z.strictObject({
   partition: textField('Key of the partition.'),
@@ -49,16 +49,16 @@ const partition = z.strictObject({
   end_utc: utc('Exclusive end.').nullable(),
   rows: count('Native rows; null unless proved.').nullable(),
   aligned_rows: count('Aligned rows, where each belongs to one partition.').nullable(),
-  first_offset: z.string().nullable().describe(`Offset of the first event.${WITHHELD}`),
-  last_offset: z.string().nullable().describe(`Offset of the last event.${WITHHELD}`),
+  first_offset: z.string().nullable().describe(`Offset of the first event.${UNLESS_READABLE}`),
+  last_offset: z.string().nullable().describe(`Offset of the last event.${UNLESS_READABLE}`),
   rows_hash: z
     .string()
     .nullable()
-    .describe(`Sum of the row hashes, equal in the document and the database.${WITHHELD}`),
+    .describe(`Sum of the row hashes, equal in the document and the database.${UNLESS_READABLE}`),
   events_sha256: sha256(
-    `Digest of the events in order of offset: of trades each row and a line feed, of others the records of the log.${WITHHELD}`,
+    `Digest of the events in order of offset: of trades each row and a line feed, of others the records of the log.${UNLESS_READABLE}`,
   ).nullable(),
-  document: document.nullable().describe(`The document that the partition came in.${WITHHELD}`),
+  document: document.nullable().describe(`The document that the partition came in.${UNLESS_READABLE}`),
   revision: count('Number that rises when an operator ingests the partition again.'),
   attempt: count('Number of the publishing attempt.'),
   synthetic: flag('Whether the partition belongs to the sample: no vendor published it.'),
@@ -77,7 +77,7 @@ const lateArrival = z.strictObject({
   at_utc: utc('Time at which the document was refused.'),
   partition: textField('The proved partition that the document is for.'),
   reason: textField('What differs from the proved content; for callers who may not read the rows, that it differs.'),
-  document: document.nullable().describe(`The refused document.${WITHHELD}`),
+  document: document.nullable().describe(`The refused document.${UNLESS_READABLE}`),
 });
 
 export const coverageAnswer = z.strictObject({
@@ -412,7 +412,7 @@ async function readLateArrivals(
   dataset: DatasetDefinition,
   mayOpen: MayOpen,
 ): Promise<Pick<CoverageAnswer, 'late_arrivals' | 'late_arrivals_total'>> {
-  // A document comes late for either kind of rows: whoever may not read real ones is not told what it says.
+  // A document comes late for either kind of rows: whoever may not read real ones does not learn what it says.
   const isOpen = mayOpen(dataset.key, false);
   const rows = await inDataset(
     session,
