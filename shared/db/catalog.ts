@@ -7,6 +7,7 @@ import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { seriesKeyFor } from '../registry/instruments.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
@@ -270,7 +271,7 @@ export class Catalog {
     return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [dataset.number]))[0];
   }
 
-  async seriesId(dataset: DatasetDefinition, key = ''): Promise<number> {
+  async seriesId(dataset: DatasetDefinition, key = seriesKeyFor(dataset)): Promise<number> {
     const found = await this.#query<{ series_id: number }>(
       'select series_id from series where dataset_id = $1 and key = $2',
       [dataset.number, key],

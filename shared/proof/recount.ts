@@ -9,6 +9,7 @@ import { assert } from '../errors.ts';
 import type { Manifest } from '../frame/manifest.ts';
 import { ALIGNED_COLUMNS, type AlignedColumn } from '../registry/definition.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { ownerTest, seriesKeyFor } from '../registry/instruments.ts';
 import { ALL_TIME, isOfPartition, keyFacts, type TimeWindow } from '../registry/keys.ts';
 import { totalSql } from './row-facts.ts';
 import { rowHashSql, valueHashSql } from './row-hash.ts';
@@ -23,8 +24,8 @@ export interface PartitionRef extends TimeWindow {
  * @throws TidemarkError USAGE
  */
 export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string {
-  const { scope, time } = dataset.native;
-  const tests: string[] = [];
+  const { scope, time, owner } = dataset.native;
+  const tests: string[] = owner ? [`t."${owner.column}" = ${owner.value}`] : [];
   if (ref.fromMs > ALL_TIME.fromMs) tests.push(`t."${time.column}" >= ${ref.fromMs}`);
   if (ref.toMs < ALL_TIME.toMs) tests.push(`t."${time.column}" < ${ref.toMs}`);
   if (scope.kind === 'column') {
@@ -70,7 +71,7 @@ function partitionIndexSql(dataset: DatasetDefinition, refs: readonly PartitionR
 /** SQL: the row `t` belongs to the partition `p` of the catalog. */
 export function scopeJoinSql(dataset: DatasetDefinition): string {
   const { scope, time } = dataset.native;
-  if (scope.kind === 'window') return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms`;
+  if (scope.kind === 'window') return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms${ownerTest(dataset)}`;
   const column = `t."${scope.column}"`;
   if (scope.pg === 'text') return isOfPartition(scope.column);
   return `p.span @> ${column}`;
@@ -236,7 +237,7 @@ export function alignedHashSql(dataset: DatasetDefinition, columns: readonly str
 export const seriesCondition = (dataset: DatasetDefinition): string =>
   dataset.aligned.seriesKey.length > 0
     ? ''
-    : ` and t.series_id = (select series_id from series where dataset_id = ${dataset.number} and key = '')`;
+    : ` and t.series_id = (select series_id from series where dataset_id = ${dataset.number} and key = '${seriesKeyFor(dataset)}')`;
 
 /** A fact in which the recount differs from the manifest. A partition without discrepancies is proved. */
 export interface Discrepancy {

@@ -10,7 +10,14 @@ import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_s
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { eventId, eventIdSql, unpackEventId } from '../../shared/registry/event-id.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
+import {
+  baseOf,
+  instrumentDataset,
+  instrumentTag,
+  parseInstrument,
+  slotNumber,
+} from '../../shared/registry/instruments.ts';
+import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -366,6 +373,28 @@ describe('event ids', () => {
     );
   });
 
+  const other = fc
+    .tuple(
+      fc.constantFrom(exchangeASpotTrades, exchangeBSpotTrades, exchangeCSpotTrades),
+      fc.stringMatching(/^[A-Z0-9]{3,10}(-USD[TC])?$/),
+    )
+    .map(([base, symbol]) => instrumentDataset(base, parseInstrument(symbol)!, slotNumber(base, 1)));
+
+  test('of other instruments are packed and unpacked alike, and none is of the default or of two of them', () => {
+    fc.assert(
+      fc.property(other, other, day, offset, (of, also, date, at) => {
+        const id = eventId(of, dayKeyOf(of, date), String(at));
+        expect(id).toMatch(/^02[0-9a-f]{6}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+        const unpacked = { datasetNumber: of.base!.number, tag: instrumentTag(of.instrument!), partition: date };
+        expect(unpackEventId(id)).toEqual({ ...unpacked, offset: String(at) });
+        expect(eventId(baseOf(of), date, String(at))).not.toBe(id);
+        const isOne = also.instrument === of.instrument && also.base === of.base;
+        expect(eventId(also, dayKeyOf(also, date), String(at)) === id).toBe(isOne);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
   test('are not made of anything else, and other ids are not read as ours', () => {
     for (const [partition, at] of [
       ['2024-02-30', '1'],
@@ -403,11 +432,14 @@ describe('event ids', () => {
   test('made by the database are those that are packed here', async () => {
     const small = fc.oneof(fc.bigInt({ min: 0n, max: 10n ** 18n - 1n }), fc.bigInt({ min: 0n, max: 20n }));
     const events = fc.sample(fc.tuple(day, fc.nat(86_399_999), small), { numRuns: 2000, seed: 2 });
-    for (const dataset of [exchangeBSpotTrades, exchangeCSpotTrades]) {
-      const { startOffsetMs } = dataset.partition;
-      const sql = eventIdSql(dataset.number, startOffsetMs, 't', 'i');
+    const others = fc.sample(other, { numRuns: 3, seed: 2 });
+    for (const dataset of [exchangeBSpotTrades, exchangeCSpotTrades, ...others] as DatasetDefinition[]) {
+      const { startOffsetMs } = dataset.partition as typeof exchangeBSpotTrades.partition;
+      const sql = eventIdSql(dataset, startOffsetMs, 't', 'i');
       // Days before 1970 have no ids of this form.
-      const after = events.filter(([key]) => windowOf(dataset, key).fromMs >= 0);
+      const after = events
+        .map(([date, ms, id]) => [dayKeyOf(dataset, date), ms, id] as const)
+        .filter(([key]) => windowOf(dataset, key).fromMs >= 0);
       const { rows } = await client.query({
         text: `select ${sql}::text from unnest($1::int8[], $2::int8[]) with ordinality as u(t, i, o) order by o`,
         values: [after.map(([key, ms]) => windowOf(dataset, key).fromMs + ms), after.map(([, , id]) => String(id))],
