@@ -7,13 +7,17 @@ create table if not exists datasets (
   key text not null unique
 );
 
--- Dictionary of the series of aligned rows; a dataset that is one series has the empty key.
+-- Dictionary of the series of aligned rows; a dataset that is one series has the empty key. Other instruments of an exchange
+-- have numbers of their own, which the migration registers beforehand (shared/registry/instruments.ts): the row here claims one
+-- for a symbol, for ever.
 create table if not exists series (
   series_id int4 generated always as identity primary key,
   dataset_id int2 not null references datasets,
   key text not null,
   unique (dataset_id, key)
 );
+create unique index if not exists series_slot on series (dataset_id) where dataset_id > 255;
+create unique index if not exists series_instrument on series ((dataset_id >> 8), key) where dataset_id > 255;
 
 -- Every try at publishing a partition. Numbers rise for ever, also over revisions.
 create table if not exists attempts (
