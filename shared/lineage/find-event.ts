@@ -206,7 +206,8 @@ export function dateFault(dataset: DatasetDefinition, date: string, partition?: 
   if (dataset.partition.kind !== 'file_day')
     return `chooses a file day of trades; ${dataset.key} has none, so name the partition`;
   if (parseDay(date) === undefined) return `${DAY_RULE}${unlessInCalendar(date)}`;
-  if (partition !== undefined && dayOfKey(partition) !== date) return 'names another day than the partition: give one of them';
+  if (partition !== undefined && dayOfKey(partition) !== date)
+    return 'names another day than the partition: give one of them';
   return undefined;
 }
 

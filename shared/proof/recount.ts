@@ -71,7 +71,8 @@ function partitionIndexSql(dataset: DatasetDefinition, refs: readonly PartitionR
 /** SQL: the row `t` belongs to the partition `p` of the catalog. */
 export function scopeJoinSql(dataset: DatasetDefinition): string {
   const { scope, time } = dataset.native;
-  if (scope.kind === 'window') return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms${ownerTest(dataset)}`;
+  if (scope.kind === 'window')
+    return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms${ownerTest(dataset)}`;
   const column = `t."${scope.column}"`;
   if (scope.pg === 'text') return isOfPartition(scope.column);
   return `p.span @> ${column}`;
