@@ -8,7 +8,7 @@ import { assert } from '../errors.ts';
 import type { Instrument } from '../instrument-names.ts';
 import type { DatasetDefinition } from './definition.ts';
 
-export { type Instrument, instrumentTag, parseInstrument } from '../instrument-names.ts';
+export { type Instrument, instrumentTag, parseInstrument, SYMBOL_RULE } from '../instrument-names.ts';
 
 /** Other instruments of a dataset over the life of a database: a slot that was claimed is never given to another one. */
 export const SLOTS = 255;

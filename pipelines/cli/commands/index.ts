@@ -340,7 +340,10 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       doc: 'Copies a lake or exports to a folder; later runs fetch only what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any URL of a lake, including `file://`.',
       options: [
         text('key', 'Verifier key of the log, or a file with it, to check signatures.'),
-        text('datasets', 'Only these datasets, separated by commas.'),
+        text(
+          'datasets',
+          'Only these datasets, separated by commas; `exchange_a_spot_trades:ETHUSDT` is one instrument.',
+        ),
         text('exports', 'Only these exports, separated by commas.'),
         flag('verify', 'Hash every local file and download those that differ.'),
       ],
