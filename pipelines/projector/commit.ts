@@ -19,6 +19,7 @@ import type { Recount } from '../../shared/proof/recount.ts';
 import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { baseOf } from '../../shared/registry/instruments.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
 import { shareKlines } from './kline-storage.ts';
@@ -303,7 +304,7 @@ async function endAttempts(
 }
 
 /**
- * Moves the checkpoint, in the transaction whose effect it records and that locks the coverage, as `recover` does. The log is asked
+ * Moves the checkpoint of the log, which all instruments of a dataset share, in the transaction whose effect it records and that locks the coverage, as `recover` does. The log is asked
  * once more: it may have lost its tail since it was read, and a `recover` before this commit could not see this checkpoint.
  */
 export async function moveCheckpoint(
@@ -312,11 +313,13 @@ export async function moveCheckpoint(
   position: Position,
 ): Promise<void> {
   await position.confirm();
+  const base = baseOf(dataset);
+  if (base !== dataset) await lockCoverage(client, base);
   await client.query(
     `insert into checkpoints (dataset_id, stream_created, stream_sequence, message_sha256) values ($1, $2, $3, $4)
      on conflict (dataset_id) do update set stream_created = excluded.stream_created,
        stream_sequence = excluded.stream_sequence, message_sha256 = excluded.message_sha256, updated_at = clock_timestamp()`,
-    [dataset.number, position.streamCreated, position.sequence, position.messageSha256],
+    [base.number, position.streamCreated, position.sequence, position.messageSha256],
   );
 }
 

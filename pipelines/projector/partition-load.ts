@@ -123,6 +123,8 @@ export class PartitionLoad {
    */
   static async open(client: ClientBase, needs: LoadNeeds): Promise<PartitionLoad> {
     const { dataset } = needs;
+    const { owner } = dataset.native;
+    if (owner) await client.query(`select set_config('tidemark.instrument', $1, true)`, [owner.value]);
     const tables = needs.tables ?? { native: await target(client, needs), aligned: ALIGNED_TABLE };
     // The window of a file day is emptied here, whatever it holds: an earlier revision, or rows that were quarantined.
     if (!needs.tables && dataset.native.scope.kind === 'window') await deleteWindow(client, dataset, needs.partition);
@@ -310,9 +312,10 @@ export class PartitionLoad {
   }
 }
 
-/** A file day fills chunks of its own; other partitions share chunks, whose index exists. */
+/** A file day of a default instrument fills chunks of its own; other partitions share chunks, whose index exists. */
 async function target(client: ClientBase, { dataset, partition }: LoadNeeds): Promise<LoadTarget> {
-  if (dataset.native.scope.kind === 'window') return await prepareChunks(client, dataset, partition);
+  if (dataset.native.scope.kind === 'window' && !dataset.native.owner)
+    return await prepareChunks(client, dataset, partition);
   return { table: dataset.native.table, chunks: [] };
 }
 

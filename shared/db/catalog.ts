@@ -7,7 +7,7 @@ import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { seriesKeyFor } from '../registry/instruments.ts';
+import { baseOf, seriesKeyFor } from '../registry/instruments.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
@@ -111,7 +111,7 @@ export class Catalog {
          and l.granted and l.database = (select oid from pg_database where datname = current_database())
        left join pg_stat_activity a on a.pid = l.pid
        left join pg_stat_progress_copy p on p.pid = a.pid`,
-      [dataset.number, PROJECTOR_LOCK],
+      [baseOf(dataset).number, PROJECTOR_LOCK],
     );
     const { sequence, pid, name, since, activity, busy } = row;
     const holder = pid === null ? undefined : { name, pid, since };
@@ -268,7 +268,7 @@ export class Catalog {
   }
 
   async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {
-    return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [dataset.number]))[0];
+    return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [baseOf(dataset).number]))[0];
   }
 
   async seriesId(dataset: DatasetDefinition, key = seriesKeyFor(dataset)): Promise<number> {
