@@ -64,6 +64,10 @@ export const SELECTION: readonly Option[] = [
     "Which of the vendor's documents to read; default daily. A month makes the same day partitions.",
     ['daily', 'monthly'],
   ),
+  text(
+    'instrument',
+    'For an exchange: these instruments, by symbol, separated by commas, or `all`; default the one of its setting.',
+  ),
   text('fund', 'For `etf`: only these funds, by ticker or source id, separated by commas.'),
   text('series', "For `macro`: only these series, by the provider's id or source id, separated by commas."),
   ...heights,

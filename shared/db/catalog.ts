@@ -7,9 +7,10 @@ import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { baseOf, seriesKeyFor } from '../registry/instruments.ts';
+import { baseOf, type Instrument, seriesKeyFor } from '../registry/instruments.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
+import { claimInstrument, registeredInstruments } from './instruments.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
 import { leafOf } from './partition-changes.ts';
 import { proofSecret } from './proof-secret.ts';
@@ -265,6 +266,16 @@ export class Catalog {
 
   async coverage(dataset: DatasetDefinition): Promise<CoverageRow | undefined> {
     return (await this.#select(COVERAGE, 'from coverage where dataset_id = $1', [dataset.number]))[0];
+  }
+
+  /** The definition of another instrument of a dataset. */
+  async instrument(base: DatasetDefinition, symbol: Instrument): Promise<DatasetDefinition> {
+    return await claimInstrument(this.#client, base, symbol);
+  }
+
+  /** Every other instrument of these datasets that ever had a number. */
+  async instruments(bases: readonly DatasetDefinition[]): Promise<DatasetDefinition[]> {
+    return (await registeredInstruments(this.#client)).filter(({ base }) => base && bases.includes(base));
   }
 
   async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {

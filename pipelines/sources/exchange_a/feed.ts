@@ -9,12 +9,11 @@ import { exchangeASource } from './source.ts';
 const FIRST_DAY_IN_MICROSECONDS = '2025-01-01';
 
 export const exchangeA = tradesAdapter(exchangeASpotTrades, {
-  createSource: ({ settings, location, fetching }) =>
-    exchangeASource({ ...fetching, baseUrl: location, symbol: settings.SVC_EXCHANGE_A_SYMBOL }),
+  createSource: ({ location, symbol, fetching }) => exchangeASource({ ...fetching, baseUrl: location, symbol }),
   createRows: (window) => new ExchangeARowProjector(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 1, timeUnit: 'us' }),
-  writeDay: (day, { directory, settings }) => {
+  writeDay: (day, { directory, symbol }) => {
     const timeUnit = day.day < FIRST_DAY_IN_MICROSECONDS ? 'ms' : 'us';
-    return writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day, timeUnit });
+    return writeDay({ directory, symbol, ...day, timeUnit });
   },
 });

@@ -6,15 +6,14 @@ import { consecutiveDays, writeDay } from './sample.ts';
 import { exchangeBSource } from './source.ts';
 
 export const exchangeB = tradesAdapter(exchangeBSpotTrades, {
-  createSource: ({ settings, location, setting, fetching }) =>
+  createSource: ({ location, setting, symbol, fetching }) =>
     exchangeBSource({
       ...fetching,
       location,
       resolve: setting === 'SVC_EXCHANGE_B_LINK_URL' ? 'link' : 'base',
-      instrument: settings.SVC_EXCHANGE_B_INSTRUMENT,
+      instrument: symbol,
     }),
   createRows: (window) => new ExchangeBRowProjector(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 2 }),
-  writeDay: (day, { directory, settings }) =>
-    writeDay({ directory, instrument: settings.SVC_EXCHANGE_B_INSTRUMENT, ...day }),
+  writeDay: (day, { directory, symbol }) => writeDay({ directory, instrument: symbol, ...day }),
 });

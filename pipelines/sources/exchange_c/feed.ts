@@ -6,18 +6,18 @@ import { consecutiveDays, writeDay } from './sample.ts';
 import { exchangeCSource } from './source.ts';
 
 export const exchangeC = tradesAdapter(exchangeCSpotTrades, {
-  createSource: ({ settings, location, fetching }) =>
+  createSource: ({ settings, location, symbol, fetching }) =>
     exchangeCSource({
       ...fetching,
       baseUrl: location,
       archive: settings.SVC_EXCHANGE_C_ARCHIVE,
-      symbol: settings.SVC_EXCHANGE_C_SYMBOL,
+      symbol,
       maxSortBytes: settings.limits.sortBytes,
     }),
   createRows: (window) => new ExchangeCRows(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 3 }),
-  writeDay: (day, { directory, settings }) => {
-    const { SVC_EXCHANGE_C_SYMBOL: symbol, SVC_EXCHANGE_C_ARCHIVE: archive } = settings;
+  writeDay: (day, { directory, settings, symbol }) => {
+    const { SVC_EXCHANGE_C_ARCHIVE: archive } = settings;
     return writeDay({ directory, archive, symbol, ...day });
   },
 });
