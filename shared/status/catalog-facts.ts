@@ -6,6 +6,7 @@ import type { ClientBase } from 'pg';
 import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
 import type { PartitionState } from '../db/schema.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
+import { baseOf, SLOTS } from '../registry/instruments.ts';
 import { type DayRange, runsOfDays, type UnprovedSpan } from './proved-ranges.ts';
 
 /** An attempt that has not ended. */
@@ -107,6 +108,9 @@ const CONSECUTIVE = [...DATASETS.values()]
   .filter(({ partition, offset }) => partition.kind === 'file_day' && offset.contiguous && offset.unique)
   .map(({ number }) => number);
 
+/** With their other instruments. */
+const CONSECUTIVE_TEST = `(dataset_id in (${CONSECUTIVE.join(', ')}) or dataset_id > ${SLOTS} and dataset_id >> 8 in (${CONSECUTIVE.join(', ')}))`;
+
 /** Numbers of the datasets of file days. The catalog counts their partitions one by one; coverage spans count the others. */
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window').map(({ number }) => number);
 
@@ -115,7 +119,7 @@ const STATEMENTS = {
   runs: `select dataset_id, source_id, lower(span) as lower, upper(span) as upper, from_ms, through_ms, partitions, rows
     from coverage_spans order by dataset_id, source_id, span`,
   days: `select dataset_id, count(*) as partitions, coalesce(sum(rows), 0) as rows from partitions
-    where dataset_id in (${DAYS.join(', ')}) and state = 'proved' group by dataset_id`,
+    where (dataset_id in (${DAYS.join(', ')}) or dataset_id > ${SLOTS}) and state = 'proved' group by dataset_id`,
   unproved: `select dataset_id, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
   // A file day has no span, and its source is that of the dataset.
   unprovedSpans: `select dataset_id, source_id, coalesce(lower(span), from_ms) as lower, coalesce(upper(span), to_ms) as upper
@@ -145,7 +149,7 @@ const DETAILS = {
   breaks: `select dataset_id, before, partition, last_offset, first_offset from (select *, row_number() over (partition by dataset_id order by from_ms) as place from (
       select dataset_id, partition_key as partition, from_ms, manifest->>'first_offset' as first_offset,
         lag(partition_key) over w as before, lag(to_ms) over w as before_to, lag(manifest->>'last_offset') over w as last_offset
-      from partitions where dataset_id in (${CONSECUTIVE.join(', ')}) and state = 'proved'
+      from partitions where ${CONSECUTIVE_TEST} and state = 'proved'
       window w as (partition by dataset_id order by from_ms)) neighbours
     where before_to = from_ms and first_offset::int8 <> last_offset::int8 + 1) b
     where place <= ${MAX_BREAKS} order by dataset_id, place`,
@@ -180,12 +184,15 @@ export interface CatalogFacts {
 }
 
 /** Reads the facts, and the details if they are asked for, in one snapshot. */
-export async function readCatalogFacts(client: ClientBase, detailed: boolean): Promise<CatalogFacts> {
+export async function readCatalogFacts(
+  client: ClientBase,
+  detailed: boolean,
+  datasets: readonly DatasetDefinition[] = [...DATASETS.values()],
+): Promise<CatalogFacts> {
   await client.query('begin isolation level repeatable read read only');
   try {
     const found = await rowsOf(client, STATEMENTS);
     const more = detailed ? await rowsOf(client, DETAILS) : undefined;
-    const datasets = [...DATASETS.values()];
     return {
       facts: new Map(datasets.map((dataset) => [dataset.number, factsOf(dataset, found)])),
       details: more && new Map(datasets.map(({ number }) => [number, detailsOf(number, more)])),
@@ -242,7 +249,7 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
   return {
     version: Number(coverage?.version ?? 0),
     synthetic: coverage?.synthetic ?? false,
-    runs: DAYS.includes(dataset.number) ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
+    runs: DAYS.includes(baseOf(dataset).number) ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
     partitions: {
       publishing: unproved('publishing'),
       published: unproved('published'),

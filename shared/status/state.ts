@@ -8,6 +8,7 @@ import type { ClientBase } from 'pg';
 import { hasColumnstore } from '../db/connect.ts';
 import { type RunRow, reportedRuns } from '../db/runs.ts';
 import { explain } from '../errors.ts';
+import type { Range } from '../ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { type DatasetDetails, type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
@@ -61,9 +62,9 @@ function overviewOf(
   dataset: DatasetDefinition,
   facts: DatasetFacts,
   log: LogFacts | undefined,
-  nowMs: number,
+  { nowMs, listed }: { readonly nowMs: number; readonly listed?: readonly Range[] },
 ): { readonly overview: Overview; readonly ranges: ProvedRanges } {
-  const ranges = provedRanges(dataset, facts.runs, facts.unprovedSpans);
+  const ranges = provedRanges(dataset, facts.runs, facts.unprovedSpans, listed);
   const overview: Overview = {
     dataset: dataset.key,
     coverage_version: facts.version,
@@ -174,17 +175,29 @@ interface StateOptions {
   readonly storage?: Storage;
   /** Whether to read the details too, which look at each partition: for an operator who asks, not for monitors. */
   readonly detailed?: boolean;
+  /** Instruments beside the defaults, whose state follows that of the datasets. */
+  readonly instruments?: readonly DatasetDefinition[];
+  /** When they were listed. */
+  readonly listed?: (instrument: DatasetDefinition) => readonly Range[] | undefined;
 }
 
 /** Reads the catalog before the log, so that messages projected in between make the lag too small, never too large. */
 export async function readState(
   client: ClientBase,
   manager: () => Promise<JetStreamManager>,
-  { logs = new LogFactsReader(), now = Date.now, storage, detailed = false }: StateOptions = {},
+  {
+    logs = new LogFactsReader(),
+    now = Date.now,
+    storage,
+    detailed = false,
+    instruments = [],
+    listed,
+  }: StateOptions = {},
 ): Promise<State> {
   const startedAt = performance.now();
-  const { facts, details } = await readCatalogFacts(client, detailed);
   const datasets = [...DATASETS.values()];
+  const all = [...datasets, ...instruments];
+  const { facts, details } = await readCatalogFacts(client, detailed, all);
   let found: (LogFacts | undefined)[] = [];
   let logFault: string | undefined;
   try {
@@ -197,9 +210,10 @@ export async function readState(
   return {
     atMs,
     logFault,
-    statuses: datasets.map((dataset, index) => {
+    // The log of an exchange is one, and the default's state tells of it.
+    statuses: all.map((dataset, index) => {
       const [ofDataset, log] = [facts.get(dataset.number)!, found[index]];
-      const computed = overviewOf(dataset, ofDataset, log, atMs);
+      const computed = overviewOf(dataset, ofDataset, log, { nowMs: atMs, listed: listed?.(dataset) });
       return { dataset, facts: ofDataset, details: details?.get(dataset.number), ...computed };
     }),
     ...(storage ?? (await readStorage(client))),

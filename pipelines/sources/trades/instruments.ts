@@ -89,7 +89,7 @@ export function instrumentsSource(base: DatasetDefinition, model: FileDaySource)
     assert('group' in request, 'a request of a trade feed knows its instruments');
     return request as GroupRequest;
   };
-  /** A source of one instrument is asked for a day of it; one of several is told which partitions are wanted. */
+  /** A source of one instrument is asked for a day of it; one of several for the partitions that are wanted. */
   const ask = <T>(request: FileDayRequest, what: (source: FileDaySource, inner: FileDayRequest) => Promise<T>) => {
     const { group, inner } = asked(request);
     const { length } = group.instruments;

@@ -1,0 +1,241 @@
+/** Several instruments of each exchange, from the vendors' documents to proved rows, through real servers and the real command. */
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
+import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
+import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
+import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import type { Json } from '../support/command.ts';
+import { System, unitOf } from '../support/pipeline.ts';
+
+interface Exchange {
+  readonly dataset: DatasetDefinition;
+  readonly byDefault: string;
+  readonly others: readonly [string, string];
+  readonly also: string;
+  write(directory: string, symbol: string, day: string, rows: number): Promise<unknown>;
+}
+
+const FIRST = '2024-03-01';
+const LAST = '2024-03-02';
+const ROWS = 1500;
+/** Ids of all symbols are the same on purpose. */
+const firstIdOf = (day: string) => (day === FIRST ? 1 : 1 + 10 * ROWS);
+
+const EXCHANGES: readonly Exchange[] = [
+  {
+    dataset: exchangeASpotTrades,
+    byDefault: 'BTCUSDT',
+    others: ['ETHUSDT', '1000SATSUSDT'],
+    also: 'SVC_EXCHANGE_A_ALSO',
+    write: (directory, symbol, day, rows) =>
+      writeA({ directory, symbol, day, rows, seed: rows, firstId: firstIdOf(day), timeUnit: 'us' }),
+  },
+  {
+    dataset: exchangeBSpotTrades,
+    byDefault: 'BTC-USDT',
+    others: ['ETH-USDT', 'BTC-USDC'],
+    also: 'SVC_EXCHANGE_B_ALSO',
+    write: (directory, instrument, day, rows) =>
+      writeB({ directory, instrument, day, rows, seed: rows, firstId: firstIdOf(day) }),
+  },
+  {
+    dataset: exchangeCSpotTrades,
+    byDefault: 'BTCUSDT',
+    others: ['ETHUSDT', 'SHIB1000USDT'],
+    also: 'SVC_EXCHANGE_C_ALSO',
+    write: (directory, symbol, day, rows) => writeC({ directory, symbol, day, rows, seed: rows }),
+  },
+];
+
+const settingsOf = (system: System): Record<string, string> => {
+  const folder = pathToFileURL(`${system.vendor}/`).href;
+  return {
+    SVC_EXCHANGE_A_BASE_URL: folder,
+    SVC_EXCHANGE_B_BASE_URL: folder,
+    SVC_EXCHANGE_C_BASE_URL: folder,
+    ...Object.fromEntries(EXCHANGES.map(({ also, others }) => [also, others.join()])),
+  };
+};
+
+/** What does not depend on when a partition came in, of the defaults: rows, seconds, klines, leaves. */
+const contentOf = (system: System, { native, number }: DatasetDefinition) =>
+  system.rows(
+    `select (select md5(string_agg(t::text, '|' order by t."timestamp", t.trade_id)) from ${native.table} t) as rows,
+       (select md5(string_agg((to_jsonb(s) - 'series_id')::text, '|' order by s.aligned_at_utc))
+        from canonical_aligned_1s_aggregates s where s.dataset_id = ${number}) as seconds,
+       (select md5(string_agg(k::text, '|' order by k.size_s, k.start_ms)) from native_klines k where k.dataset_id = ${number}) as klines,
+       (select string_agg(((convert_from(l.body, 'UTF8')::jsonb) - 'at')::text, '|' order by l.entry_id) from proof_leaves l
+        where l.dataset_id = ${number}) as leaves,
+       (select string_agg(partition_key || klines_sha256 || aligned_hash, '|' order by from_ms) from partitions
+        where dataset_id = ${number}) as partitions`,
+  );
+
+describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, write }) => {
+  const [big, odd] = others;
+  let system: System;
+  let alone: System;
+  let settings: Record<string, string>;
+  const run = (args: readonly string[], env: Record<string, string> = {}) => system.run(args, { ...settings, ...env });
+  const range = ['--from', FIRST, '--to', LAST];
+  beforeAll(async () => {
+    [system, alone] = await Promise.all([System.create(), System.create()]);
+    settings = settingsOf(system);
+    for (const one of [system, alone]) {
+      for (const day of [FIRST, LAST]) await write(one.vendor, byDefault, day, ROWS);
+    }
+    for (const day of [FIRST, LAST]) await write(system.vendor, big, day, ROWS);
+    await write(system.vendor, odd, LAST, ROWS / 2);
+  });
+  afterAll(async () => {
+    await system[Symbol.asyncDispose]();
+    await alone[Symbol.asyncDispose]();
+  });
+
+  test('a backfill reads the default without --instrument, and each that is named with it', async () => {
+    const first = await run(['backfill', dataset.key, ...range]);
+    expect([first.exit, first.json.units.map(({ partition }: Json) => partition)]).toEqual([0, [FIRST, LAST]]);
+    const { exit, json } = await run(['backfill', dataset.key, ...range, '--instrument', big]);
+    expect([exit, json.units]).toEqual([
+      0,
+      [FIRST, LAST].map((day) => ({ dataset: dataset.key, partition: `${big}:${day}`, state: 'proved', rows: ROWS })),
+    ]);
+    const all = await run(['backfill', dataset.key, '--from', LAST, '--to', LAST, '--instrument', 'all']);
+    expect(all.json.units.map(({ partition, state }: Json) => [partition, state])).toEqual([
+      [LAST, 'unchanged'],
+      [`${big}:${LAST}`, 'unchanged'],
+      [`${odd}:${LAST}`, 'proved'],
+    ]);
+    expect(all.exit).toBe(0);
+  });
+
+  test('the default is by the byte what it is without others', async () => {
+    const { exit } = await alone.run(['backfill', dataset.key, ...range], settingsOf(alone));
+    expect(exit).toBe(0);
+    expect(await contentOf(system, dataset)).toEqual(await contentOf(alone, dataset));
+  });
+
+  test('every instrument has its own rows, seconds, klines, coverage, frames and leaves', async () => {
+    const found = await system.rows(
+      `select s.key, c.proved <> '{}' as covered, p.partitions, p.rows::int,
+         (select count(*)::int from ${dataset.native.table}_others t where t.instrument_id = s.dataset_id) as native,
+         (select sum(trade_count)::int from canonical_aligned_1s_aggregates a where a.dataset_id = s.dataset_id) as seconds,
+         (select sum(no_of_trades)::int from native_klines k where k.dataset_id = s.dataset_id and size_s = 60) as klines,
+         (select sum(rows)::int from frames f where f.dataset_id = s.dataset_id) as framed,
+         (select count(*)::int from proof_leaves l where l.dataset_id = s.dataset_id) as leaves
+       from series s join coverage c using (dataset_id) join lateral (
+         select count(*)::int as partitions, sum(rows) as rows from partitions p where p.dataset_id = s.dataset_id) p on true
+       where s.dataset_id > 255 order by s.dataset_id`,
+    );
+    const of = (key: string, partitions: number, rows: number) => ({
+      ...{ key, covered: true, partitions, rows, native: rows, seconds: rows, klines: rows, framed: rows },
+      leaves: partitions,
+    });
+    expect(found).toEqual([of(big, 2, 2 * ROWS), of(odd, 1, ROWS / 2)]);
+    const leaves = await system.rows(
+      `select convert_from(body, 'UTF8')::jsonb ->> 'partition' as key from proof_leaves order by entry_id`,
+    );
+    expect(leaves.map(({ key }) => key)).toEqual([FIRST, LAST, `${big}:${FIRST}`, `${big}:${LAST}`, `${odd}:${LAST}`]);
+  });
+
+  test('no two events of any instruments share an id, and each is found by it', async () => {
+    const ids = new Set<string>();
+    for (const [instrument, date] of [
+      [byDefault, LAST],
+      [big, FIRST],
+      [big, LAST],
+      [odd, LAST],
+    ]) {
+      const offset = String(dataset.offset.unique ? firstIdOf(date) : 1);
+      const { exit, json } = await run(['event', dataset.key, offset, '--date', date, '--instrument', instrument]);
+      const key = instrument === byDefault ? date : `${instrument}:${date}`;
+      expect([exit, json.partition, json.document.name.includes(instrument)]).toEqual([0, key, true]);
+      ids.add(json.event_id);
+    }
+    expect(ids.size).toBe(4);
+  });
+
+  test('verify and replay look at the instrument that is named, and at the default without', async () => {
+    const verified = await run(['verify', dataset.key, '--deep', '--instrument', 'all']);
+    expect([verified.exit, verified.json.units.map(({ state }: Json) => state)]).toEqual([0, Array(5).fill('proved')]);
+    const replayed = await run(['replay', dataset.key, '--instrument', big]);
+    expect([replayed.exit, replayed.json.units]).toEqual([
+      0,
+      [FIRST, LAST].map((day) => ({
+        dataset: dataset.key,
+        partition: `${big}:${day}`,
+        state: 'identical',
+        rows: ROWS,
+      })),
+    ]);
+    const plain = await run(['replay', dataset.key, '--verify-only']);
+    expect(plain.json.units.map(({ partition }: Json) => partition)).toEqual([FIRST, LAST]);
+  });
+
+  test('rows that were altered are quarantined, listed, rebuilt from the log, and nobody else notices', async () => {
+    await system.rows(
+      `update ${dataset.native.table}_others set price = price + 1 where instrument_id = (
+         select dataset_id from series where key = $1) and "timestamp" = (
+         select min("timestamp") from ${dataset.native.table}_others)`,
+      [big],
+    );
+    const { exit, json } = await run(['verify', dataset.key, '--instrument', big]);
+    expect([exit, json.units.map(({ state }: Json) => state)]).toEqual([1, ['quarantined', 'proved']]);
+    const listed = await run(['quarantine']);
+    expect(listed.json.partitions.map(({ partition }: Json) => partition)).toEqual([`${big}:${FIRST}`]);
+    const status = await run(['status', dataset.key]);
+    expect([status.exit, status.json.datasets.map(({ partitions }: Json) => partitions.proved)]).toEqual([1, [2]]);
+    expect(status.json.instruments).toEqual([
+      { dataset: dataset.key, instrument: big, proved: 1, quarantined: 1, rows: ROWS },
+      { dataset: dataset.key, instrument: odd, proved: 1, quarantined: 0, rows: ROWS / 2 },
+    ]);
+    const replayed = await run(['replay', dataset.key, '--partition', `${big}:${FIRST}`]);
+    expect([replayed.exit, unitOf(replayed.json, `${big}:${FIRST}`).state]).toEqual([0, 'replaced']);
+    const healed = await run(['status', dataset.key, '--instrument', big]);
+    expect([healed.exit, healed.json.datasets[0].instrument, healed.json.datasets[0].rows]).toEqual([0, big, 2 * ROWS]);
+    expect(await contentOf(system, dataset)).toEqual(await contentOf(alone, dataset));
+  });
+
+  test('one that is removed from the settings keeps its rows, and is read no more', async () => {
+    const without = { [also]: odd };
+    const verified = await run(['verify', dataset.key, '--instrument', big], without);
+    expect([verified.exit, verified.json.units.length]).toEqual([0, 2]);
+    const { exit, json } = await run(['backfill', dataset.key, ...range, '--instrument', big], without);
+    expect([exit, json.error.code, json.error.message]).toEqual([
+      2,
+      'USAGE',
+      expect.stringContaining(`has no instrument "${big}"`),
+    ]);
+  });
+
+  test.each(['../BTCUSDT', `X' or '1'='1`, 'ETHUSDT:2024-03-01', 'NOSUCH', ''])(
+    'an instrument that is none, %j, is refused, and nothing is asked for it',
+    async (name) => {
+      const { exit, json } = await run(['backfill', dataset.key, ...range, '--instrument', name]);
+      expect([exit, json.error.code]).toEqual([2, 'USAGE']);
+      expect((await run(['verify', dataset.key, '--instrument', name])).exit).toBe(2);
+    },
+  );
+
+  test('days outside the interval that the operator knows are not expected', async () => {
+    const env = { [also]: `${big}:${FIRST}..${FIRST},${odd}:${LAST}..` };
+    const { exit, json } = await run(
+      [
+        'backfill',
+        dataset.key,
+        '--from',
+        '2024-02-01',
+        '--to',
+        '2024-03-10',
+        '--instrument',
+        others.join(),
+        '--dry-run',
+      ],
+      env,
+    );
+    expect([exit, json.plans[0].partitions]).toEqual([0, { fetch: 8, replace: 0, compare: 0, skip: 2, held: 0 }]);
+  });
+});
