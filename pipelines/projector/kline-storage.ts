@@ -20,6 +20,7 @@ import {
 } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { nativeRows } from '../../shared/registry/instruments.ts';
 import {
   isWholeSize,
   KEPT_COLUMNS,
@@ -393,11 +394,12 @@ async function runsOf(
   }
   // No minute is left of those that were stored.
   if (stretches.length === 0) return NO_RUNS;
-  const { time, table } = dataset.native;
+  const { time } = dataset.native;
   const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
   const reads = stretches.map(
     (one) =>
-      `select ${price} as price from ${table} t where t."${time.column}" >= ${one.fromMs} and t."${time.column}" < ${one.toMs}`,
+      `select ${price} as price from ${nativeRows(dataset)} t
+       where t."${time.column}" >= ${one.fromMs} and t."${time.column}" < ${one.toMs}`,
   );
   const { rows } = await client.query<[number, number]>({
     text: `select price, count(*)::int4 from (${reads.join(' union all ')}) t group by 1`,

@@ -1,13 +1,16 @@
 /** Several instruments of each exchange, from the vendors' documents to proved rows, through real servers and the real command. */
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
-import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
+import { generateLines, writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { buildZip } from '../support/broken-zip.ts';
 import type { Json } from '../support/command.ts';
 import { System, unitOf } from '../support/pipeline.ts';
 
@@ -237,5 +240,75 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
       env,
     );
     expect([exit, json.plans[0].partitions]).toEqual([0, { fetch: 8, replace: 0, compare: 0, skip: 2, held: 0 }]);
+  });
+});
+
+describe("exchange B's allspot document", () => {
+  const dataset = exchangeBSpotTrades;
+  const symbols = ['BTC-USDT', 'ETH-USDT', 'BTC-USDC'];
+  const WITHOUT = 'LATE-USDT';
+  const linesOf = (instrument: string, day: string) => [
+    ...generateLines({ day, rows: ROWS, seed: instrument.length, instrument, firstId: firstIdOf(day) }),
+  ];
+  /** A day of every instrument in one file; `turns`: their rows take turns, as they were traded. */
+  async function writeAllspot(directory: string, day: string, order: 'grouped' | 'turns') {
+    const [header] = linesOf(symbols[0], day);
+    const rows = [...symbols, 'DOGE-USDT'].map((symbol) => linesOf(symbol, day).slice(1));
+    const longest = Math.max(...rows.map(({ length }) => length));
+    const turns = Array.from({ length: longest }, (_, at) => rows.flatMap((of) => of[at] ?? []));
+    const name = `allspot-trades-${day}`;
+    const text = [header, ...(order === 'grouped' ? rows.flat() : turns.flat())].join('');
+    const zip = buildZip({ members: [{ name: `${name}.csv`, content: Buffer.from(text) }] });
+    const folder = join(directory, 'trades', 'daily', day.replaceAll('-', ''));
+    await mkdir(folder, { recursive: true });
+    await writeFile(join(folder, `${name}.zip`), zip);
+  }
+  let system: System;
+  let settings: Record<string, string>;
+  beforeAll(async () => {
+    system = await System.create();
+    settings = { ...settingsOf(system), SVC_EXCHANGE_B_ALSO: `ETH-USDT,BTC-USDC,${WITHOUT}` };
+    await writeAllspot(system.vendor, FIRST, 'grouped');
+    await writeAllspot(system.vendor, LAST, 'turns');
+    for (const instrument of symbols) {
+      for (const day of [FIRST, LAST]) {
+        await writeB({
+          directory: system.vendor,
+          day,
+          rows: ROWS,
+          seed: instrument.length,
+          instrument,
+          firstId: firstIdOf(day),
+        });
+      }
+    }
+  });
+  afterAll(() => system[Symbol.asyncDispose]());
+  const backfill = (more: readonly string[], env: Record<string, string> = {}) =>
+    system.run(['backfill', dataset.key, '--from', FIRST, '--to', LAST, ...more], { ...settings, ...env });
+
+  test('fills the partitions of every instrument that is read, whatever the order of its rows', async () => {
+    const { exit, json } = await backfill(['--instrument', symbols.join()], { SVC_EXCHANGE_B_DOCUMENT: 'allspot' });
+    expect([exit, json.units.map(({ partition, state, rows }: Json) => [partition, state, rows])]).toEqual([
+      0,
+      [FIRST, LAST].flatMap((day) =>
+        symbols.map((symbol, at) => [at === 0 ? day : `${symbol}:${day}`, 'proved', ROWS]),
+      ),
+    ]);
+    const verified = await system.run(['verify', dataset.key, '--deep', '--instrument', 'all'], settings);
+    expect(verified.json.units.filter(({ state }: Json) => state !== 'proved')).toEqual([]);
+  });
+
+  test("the same rows from each instrument's own file are unchanged, and the other way round", async () => {
+    const single = await backfill(['--instrument', symbols.join(), '--compare']);
+    expect([single.exit, single.json.unchanged, single.json.refused]).toEqual([0, 6, 0]);
+    const all = await backfill(['--instrument', symbols.join(), '--compare'], { SVC_EXCHANGE_B_DOCUMENT: 'allspot' });
+    expect([all.exit, all.json.unchanged, all.json.refused]).toEqual([0, 6, 0]);
+  });
+
+  test('an instrument that it has no rows of fails by its name, and the others do not', async () => {
+    const { exit, json } = await backfill(['--instrument', 'all'], { SVC_EXCHANGE_B_DOCUMENT: 'allspot' });
+    expect([exit, json.failed, json.unchanged]).toEqual([1, 2, 6]);
+    expect(unitOf(json, `${WITHOUT}:${FIRST}`)).toMatchObject({ state: 'failed', code: 'SOURCE_DOCUMENT_INVALID' });
   });
 });

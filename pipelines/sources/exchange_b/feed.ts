@@ -1,6 +1,7 @@
 /** Exchange B: its adapter. */
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { tradesAdapter } from '../trades/feed.ts';
+import { allspotSource } from './allspot.ts';
 import { ExchangeBRowProjector } from './project.ts';
 import { consecutiveDays, writeDay } from './sample.ts';
 import { exchangeBSource } from './source.ts';
@@ -13,6 +14,15 @@ export const exchangeB = tradesAdapter(exchangeBSpotTrades, {
       resolve: setting === 'SVC_EXCHANGE_B_LINK_URL' ? 'link' : 'base',
       instrument: symbol,
     }),
+  createJointSource: ({ settings, location, setting, symbol, fetching }) =>
+    settings.SVC_EXCHANGE_B_DOCUMENT === 'allspot'
+      ? allspotSource({
+          ...fetching,
+          location,
+          resolve: setting === 'SVC_EXCHANGE_B_LINK_URL' ? 'link' : 'base',
+          byDefault: symbol,
+        })
+      : undefined,
   createRows: (window) => new ExchangeBRowProjector(window),
   sampleDays: (range) => consecutiveDays({ ...range, seed: 2 }),
   writeDay: (day, { directory, symbol }) => writeDay({ directory, instrument: symbol, ...day }),

@@ -131,11 +131,15 @@ function fileDayFeed(
       /** The groups of the instruments that `--instrument` names. */
       const groups = async (named: string | undefined): Promise<InstrumentGroup[]> => {
         const [first, ...rest] = await readInstruments(named, { settings, base: dataset, catalog });
-        if (joint) return [{ instruments: [first, ...rest], source: joint, rechecks: new Rechecks(recheckDays) }];
+        if (joint) {
+          const rechecks = new Rechecks(recheckDays);
+          return [{ instruments: [first, ...rest], source: joint, rechecks, isJoint: true }];
+        }
         return [first, ...rest].map((one) => ({
           instruments: [one],
           source: ofSymbol(one.symbol),
           rechecks: new Rechecks(recheckDays),
+          isJoint: false,
         }));
       };
       return {

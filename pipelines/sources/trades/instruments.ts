@@ -59,6 +59,8 @@ export interface InstrumentGroup {
   readonly instruments: readonly [ReadInstrument, ...ReadInstrument[]];
   readonly source: FileDaySource;
   readonly rechecks: Rechecks;
+  /** Whether the source's documents hold several instruments: it is then asked for the partitions of all that are read. */
+  readonly isJoint: boolean;
 }
 
 /** A request with that of the group's own source. */
@@ -89,11 +91,9 @@ export function instrumentsSource(base: DatasetDefinition, model: FileDaySource)
     assert('group' in request, 'a request of a trade feed knows its instruments');
     return request as GroupRequest;
   };
-  /** A source of one instrument is asked for a day of it; one of several for the partitions that are wanted. */
   const ask = <T>(request: FileDayRequest, what: (source: FileDaySource, inner: FileDayRequest) => Promise<T>) => {
     const { group, inner } = asked(request);
-    const { length } = group.instruments;
-    return group.rechecks.note(request.period, what(group.source, length > 1 ? request : inner));
+    return group.rechecks.note(request.period, what(group.source, group.isJoint ? request : inner));
   };
   const named = (request: FileDayRequest, document: OpenedDocument) =>
     namedDocument(document, asked(request).group.instruments[0].dataset);
