@@ -19,7 +19,7 @@ import {
   scopeSql,
   seriesCondition,
 } from '../../shared/proof/recount.ts';
-import { rangedColumns, type ValueRanges } from '../../shared/proof/value-ranges.ts';
+import { rangedColumns, unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import {
@@ -302,7 +302,9 @@ export class PartitionLoad {
       return await recountNative(this.#client, this.#dataset, partition, table);
     }
     const tables = { native: table, aligned: this.#tables.aligned };
-    return await recount(this.#client, this.#dataset, this.partition, tables, this.#folded.columns);
+    const ranges = unitedRanges(this.frames.flatMap((frame) => (frame.header.rows > 0 ? [frame.ranges] : [])));
+    const partition = { ...this.partition, ranges };
+    return await recount(this.#client, this.#dataset, partition, tables, this.#folded.columns);
   }
 
   /** Discards an open COPY; the caller rolls back. */
@@ -347,5 +349,5 @@ export async function deleteWindow(
 /** Where the rows of a catalog's partition are; its times are known from its first proof on. */
 export function partitionRefOf(row: PartitionRow): PartitionRef {
   assert(row.fromMs !== null && row.toMs !== null, `the times of ${row.partitionKey} are known`);
-  return { key: row.partitionKey, fromMs: row.fromMs, toMs: row.toMs };
+  return { key: row.partitionKey, fromMs: row.fromMs, toMs: row.toMs, ranges: row.valueRanges ?? undefined };
 }

@@ -1,4 +1,5 @@
 /** Several instruments of each exchange, from the vendors' documents to proved rows, through real servers and the real command. */
+import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -12,7 +13,9 @@ import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_s
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { buildZip } from '../support/broken-zip.ts';
 import type { Json } from '../support/command.ts';
+import { fixed } from '../support/decimals.ts';
 import { System, unitOf } from '../support/pipeline.ts';
+import { duckdb } from '../support/trade-oracle.ts';
 
 interface Exchange {
   readonly dataset: DatasetDefinition;
@@ -310,5 +313,101 @@ describe("exchange B's allspot document", () => {
     const { exit, json } = await backfill(['--instrument', 'all'], { SVC_EXCHANGE_B_DOCUMENT: 'allspot' });
     expect([exit, json.failed, json.unchanged]).toEqual([1, 2, 6]);
     expect(unitOf(json, `${WITHOUT}:${FIRST}`)).toMatchObject({ state: 'failed', code: 'SOURCE_DOCUMENT_INVALID' });
+  });
+});
+
+describe('a coin of which a million cost a cent', () => {
+  const SYMBOL = '1000SATSUSDT';
+  const DAY = FIRST;
+  /** Prices from 1e-8, quantities up to 1e12, in turns with plain ones; `quote` of A is rounded to eight decimals. */
+  const rows = Array.from({ length: 4000 }, (_, at) => {
+    const price = BigInt(1 + ((at * 7919) % 90_000));
+    const quantity = at % 3 === 0 ? 10n ** 13n - BigInt(at) : BigInt(1 + at * 37);
+    const units = (price * quantity + 5n) / 10n;
+    return {
+      id: at + 1,
+      price: fixed(String(price), 8),
+      quantity: fixed(String(quantity), 1),
+      quote: fixed(String(units), 8),
+    };
+  });
+  const ms = (at: number) => Date.parse(`${DAY}T00:00:00Z`) + at * 700;
+  let system: System;
+  beforeAll(async () => {
+    system = await System.create();
+  });
+  afterAll(() => system[Symbol.asyncDispose]());
+
+  async function put(path: string, text: string) {
+    const name = path.split('/').at(-1)!;
+    const zip = buildZip({ members: [{ name: `${name}.csv`, content: Buffer.from(text) }] });
+    await mkdir(join(system.vendor, path, '..'), { recursive: true });
+    await writeFile(join(system.vendor, `${path}.zip`), zip);
+    const sha256 = createHash('sha256').update(zip).digest('hex');
+    await writeFile(join(system.vendor, `${path}.zip.CHECKSUM`), `${sha256}  ${name}.zip\n`);
+  }
+
+  test.each([
+    {
+      dataset: exchangeASpotTrades as DatasetDefinition,
+      also: 'SVC_EXCHANGE_A_ALSO',
+      path: `spot/daily/trades/${SYMBOL}/${SYMBOL}-trades-${DAY}`,
+      line: ({ id, price, quantity, quote }: (typeof rows)[number], at: number) =>
+        [id, price, quantity, quote, ms(at), at % 2 === 0 ? 'True' : 'False', 'True'].join(),
+      header: '',
+      quantity: 'quantity',
+      quote: 'quote::decimal(38,8)',
+    },
+    {
+      dataset: exchangeBSpotTrades as DatasetDefinition,
+      also: 'SVC_EXCHANGE_B_ALSO',
+      path: `trades/daily/${DAY.replaceAll('-', '')}/${SYMBOL}-trades-${DAY}`,
+      line: ({ id, price, quantity }: (typeof rows)[number], at: number) =>
+        [SYMBOL, id, at % 2 === 0 ? 'sell' : 'buy', price, quantity, ms(at)].join(),
+      header: 'instrument_name,trade_id,side,price,size,created_time\n',
+      quantity: 'size',
+      quote: 'price::decimal(18,8) * quantity::decimal(20,1)',
+    },
+  ])('is stored as the nearest doubles, with exact sums, as DuckDB has them: $dataset.key', async (of) => {
+    const { dataset, also, path, line, header } = of;
+    await put(path, `${header}${rows.map(line).join('\n')}\n`);
+    const folder = pathToFileURL(`${system.vendor}/`).href;
+    const env = { SVC_EXCHANGE_B_BASE_URL: folder, [also]: SYMBOL };
+    const named = ['--from', DAY, '--to', DAY, '--instrument', SYMBOL];
+    const { exit, json } = await system.run(['backfill', dataset.key, ...named], env);
+    expect([exit, json.units[0].reason, json.rows]).toEqual([0, undefined, rows.length]);
+    expect((await system.run(['verify', dataset.key, '--deep', '--instrument', SYMBOL], env)).exit).toBe(0);
+    expect((await system.run(['replay', dataset.key, '--instrument', SYMBOL], env)).json.units[0].state).toBe(
+      'identical',
+    );
+
+    const csv = join(system.env.dir, `${dataset.key}.csv`);
+    await writeFile(
+      csv,
+      rows.map(({ id, price, quantity, quote }, at) => [id, price, quantity, quote, ms(at)].join()).join('\n'),
+    );
+    const read = `read_csv('${csv}', header = false, columns = {id: 'bigint', price: 'varchar', quantity: 'varchar',
+      quote: 'varchar', ms: 'bigint'})`;
+    const expected = await duckdb(`select id, price::double, quantity::double from ${read} order by id`);
+    const stored = await system.rows<Json>(
+      `select trade_id::text as id, price, ${of.quantity} as quantity from ${dataset.native.table}_others order by trade_id`,
+    );
+    expect(stored.map(({ id, price, quantity }) => [id, price, quantity])).toEqual(
+      expected.map(([id, price, quantity]) => [id, Number(price), Number(quantity)]),
+    );
+    const seconds = await duckdb(`select (ms // 1000) as s, count(*), sum(quantity::decimal(20,1))::varchar,
+      sum(${of.quote})::varchar from ${read} group by 1 order by 1`);
+    const aligned = await system.rows<Json>(
+      `select extract(epoch from aligned_at_utc)::text as s, trade_count::text as n, quantity_sum, quote_volume_sum
+       from canonical_aligned_1s_aggregates where dataset_id >> 8 = ${dataset.number} order by aligned_at_utc`,
+    );
+    expect(
+      aligned.map(({ s, n, quantity_sum, quote_volume_sum }) => [Number(s), n, quantity_sum, quote_volume_sum]),
+    ).toEqual(seconds.map(([s, n, quantity, quote]) => [Number(s), n, Number(quantity), Number(quote)]));
+    const [[quantity]] = await duckdb(`select sum(quantity::decimal(20,1))::varchar from ${read}`);
+    const [kline] = await system.rows<Json>(
+      `select sum(quantity_total)::text as quantity from native_klines where dataset_id >> 8 = ${dataset.number} and size_s = 60`,
+    );
+    expect(Number(kline.quantity)).toBe(Number(quantity));
   });
 });

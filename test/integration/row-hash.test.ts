@@ -18,6 +18,7 @@ import {
   slotNumber,
 } from '../../shared/registry/instruments.ts';
 import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
+import { unitsOf } from '../support/decimals.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -286,7 +287,7 @@ describe('exact totals', () => {
 
   test('of values that are not whole units equal the sum of what the database stored', async () => {
     const value = fc.oneof(
-      fc.double({ noNaN: true, min: 0, max: 9e10 }),
+      fc.double({ noNaN: true, min: 0, max: 2e7 }),
       fc.double({ noNaN: true, min: 0, max: 1e-7 }),
       fc.integer({ min: 0, max: 10 ** 6 }).map((n) => (n + 0.5) / 1e8),
       fc.integer({ min: 0, max: 2 ** 22 }).map((n) => n / 2 ** 9),
@@ -299,6 +300,28 @@ describe('exact totals', () => {
       [values.map(text)],
     );
     expect(total.toString()).toBe(rows[0].stored);
+  });
+
+  test('of values by the trillion equal the exact sum of their decimals', async () => {
+    const value = fc.oneof(
+      fc.double({ noNaN: true, min: 0, max: 2 ** 53 }).filter((each) => each < 2 ** 53),
+      fc.double({ noNaN: true, min: 2e7, max: 1e12 }),
+      fc.double({ noNaN: true, min: 0, max: 1e-7 }),
+      fc.integer({ min: 0, max: 2 ** 30 }).map((n) => n * 2 ** 12 + 0.5),
+      fc.integer({ min: 0, max: 10 ** 12 }).map((n) => n / 10),
+    );
+    const values = fc.sample(value, { numRuns: 20_000, seed: 5 });
+    const total = new ExactTotal();
+    for (const each of values) total.addFloat(each, 1e8);
+    const sum = (sql: string) => `select (${sql})::text as stored from unnest($1::float8[]) as t(v)`;
+    const { rows } = await client.query(sum(totalSql('v', 8, Math.max(...values))), [values.map(text)]);
+    expect(total.toString()).toBe(rows[0].stored);
+    // The two forms agree on what both can sum.
+    const small = values.filter((each) => each < 2e7).map(text);
+    const [narrow, wide] = await Promise.all(
+      [0, 1e12].map((most) => client.query(sum(totalSql('v', 8, most)), [small])),
+    );
+    expect(wide.rows).toEqual(narrow.rows);
   });
 
   test('take whole units and others in any order', () => {
@@ -314,7 +337,7 @@ describe('exact totals', () => {
               expected += BigInt(value);
             } else {
               total.addFloat(value, 1e8);
-              expected += BigInt(roundHalfEven(value * 1e8));
+              expected += unitsOf(value, 8);
             }
           }
           expect(total.toString()).toBe(expected.toString());
