@@ -3,6 +3,7 @@
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { type Client, OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
+import { registeredInstruments } from '../../shared/db/instruments.ts';
 import {
   coverSpans,
   coverWindow,
@@ -19,7 +20,7 @@ import type { Recount } from '../../shared/proof/recount.ts';
 import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { baseOf } from '../../shared/registry/instruments.ts';
+import { baseOf, hasInstruments, SLOTS, slotNumber } from '../../shared/registry/instruments.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
 import { shareKlines } from './kline-storage.ts';
@@ -69,6 +70,7 @@ export async function writeProved(
   if (before.synthetic && !synthetic && dataset.native.scope.kind === 'window') {
     await deleteSampleRows(client, dataset, keys[0]);
   }
+  if (!synthetic) await retireSiblings(client, dataset);
   const known = await client.query<{ key: string; revision: number; state: string }>(
     'select partition_key as key, revision, state from partitions where dataset_id = $1 and partition_key = any ($2::text[])',
     [dataset.number, keys],
@@ -107,6 +109,25 @@ export async function writeProved(
   if (!synthetic) await pinSettings(client, dataset, manifests);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, manifests, 'proved');
+}
+
+/** The sample of an exchange goes as a whole: that of its other instruments with the first real partition of any. */
+async function retireSiblings(client: ClientBase, dataset: DatasetDefinition): Promise<void> {
+  const base = baseOf(dataset);
+  if (!hasInstruments(base)) return;
+  const { rows } = await client.query<{ id: number }>(
+    `select dataset_id as id from coverage where (dataset_id = $1 or dataset_id between $2 and $3) and dataset_id <> $4
+       and synthetic and proved <> '{}' order by dataset_id desc`,
+    [base.number, slotNumber(base, 1), slotNumber(base, SLOTS), dataset.number],
+  );
+  if (rows.length === 0) return;
+  const all = [...(await registeredInstruments(client)), base];
+  for (const { id } of rows) {
+    const sibling = all.find(({ number }) => number === id);
+    if (!sibling) continue;
+    await lockCoverage(client, sibling);
+    await deleteSampleRows(client, sibling, '');
+  }
 }
 
 const KEY = storedColumns(partitions, ['partitionKey']);

@@ -115,6 +115,8 @@ async function isWanted(
   { datasets }: Feed,
   { sample, todayMs }: { readonly sample: Sample; readonly todayMs: number },
 ): Promise<boolean> {
+  const others = await Promise.all((await catalog.instruments(datasets)).map((one) => catalog.counts(one)));
+  if (others.some(({ real }) => real > 0)) return false;
   const counts = await Promise.all(datasets.map((dataset) => catalog.counts(dataset)));
   return isIncomplete(counts, { partitions: await sample.partitions(), first: sample.firstPartition?.(todayMs) });
 }

@@ -10,6 +10,7 @@ import { assert, TidemarkError } from '../../../shared/errors.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { parseInstrument } from '../../../shared/registry/instruments.ts';
 import { dayOfKey, fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
@@ -70,6 +71,10 @@ interface ExchangeParts<Day> {
   readonly createRows: FoldingProjection['createRows'];
   /** The generated days from..to, both included. */
   readonly sampleDays: (range: Pick<SampleOrder, 'from' | 'to'> & { readonly rowsPerDay: number }) => readonly Day[];
+  /** Other instruments of the sample of a start, and the trades of a day of each. */
+  readonly sampleOthers?: Readonly<Record<string, number>>;
+  /** Trades of a day of the default in it. */
+  readonly sampleRows?: number;
   /** Writes a generated day in the vendor's layout below the directory. */
   readonly writeDay: (
     day: Day,
@@ -80,8 +85,9 @@ interface ExchangeParts<Day> {
 /** The adapter of an exchange that publishes its trades in files. */
 export function tradesAdapter<Day>(
   dataset: DatasetDefinition,
-  { createSource, createJointSource, createRows, sampleDays, writeDay }: ExchangeParts<Day>,
+  { createSource, createJointSource, createRows, sampleDays, writeDay, ...parts }: ExchangeParts<Day>,
 ): Adapter {
+  const { sampleOthers = {}, sampleRows = SAMPLE_ROWS } = parts;
   const writeSample = async ({ from, to, rows = ORDERED_ROWS, instrument, signal, ...order }: SampleOrder) => {
     const symbol = instrument ?? defaultInstrument(order.settings, dataset)!;
     for (const day of sampleDays({ from, to, rowsPerDay: rows })) {
@@ -90,7 +96,13 @@ export function tradesAdapter<Day>(
     }
   };
   return {
-    feeds: [fileDayFeed(dataset, { createSource, createJointSource }, writeSample)],
+    feeds: [
+      fileDayFeed(
+        dataset,
+        { createSource, createJointSource },
+        { write: writeSample, sampleRows, others: sampleOthers },
+      ),
+    ],
     projections: { [dataset.key]: { createRows, alignedColumns: ALIGNED_TRADE_COLUMNS } },
   };
 }
@@ -108,25 +120,27 @@ const fetchingOf = ({ settings, log, signal }: FeedNeeds): TradeFetching => ({
 function fileDayFeed(
   dataset: DatasetDefinition,
   create: Pick<ExchangeParts<never>, 'createSource' | 'createJointSource'>,
-  writeSample: NonNullable<Sample['write']>,
+  sample: ExchangeSample,
 ): Feed {
   return {
     sample: {
       partitions: () => SAMPLE_DAYS,
       firstPartition: (todayMs) => sampleWeek(todayMs).from,
-      make: (needs) => makeSample(needs, writeSample),
-      write: writeSample,
+      make: (needs) => makeSample(dataset, needs, sample),
+      write: sample.write,
     },
     name: dataset.key,
     datasets: [dataset],
     options: { required: [], optional: ['from', 'to', 'granularity', 'instrument'] },
     async open(needs) {
-      const { settings, location, catalog, signal } = needs;
+      const { location, catalog, signal } = needs;
+      const settings = location ? withOthers(needs.settings, dataset, Object.keys(sample.others)) : needs.settings;
       const located = location ? { location } : locationOf(settings, dataset);
       const sourceNeeds = { settings, ...located, fetching: fetchingOf(needs) };
       const ofSymbol = (symbol: string) => create.createSource({ ...sourceNeeds, symbol });
       const symbol = defaultInstrument(settings, dataset)!;
-      const joint = create.createJointSource?.({ ...sourceNeeds, symbol });
+      // A sample has a document of each instrument.
+      const joint = location ? undefined : create.createJointSource?.({ ...sourceNeeds, symbol });
       const { recheckDays } = settings.limits;
       /** The groups of the instruments that `--instrument` names. */
       const groups = async (named: string | undefined): Promise<InstrumentGroup[]> => {
@@ -161,10 +175,34 @@ function fileDayFeed(
   };
 }
 
-async function makeSample({ directory, settings, todayMs, signal }: SampleNeeds, write: NonNullable<Sample['write']>) {
+interface ExchangeSample {
+  readonly write: NonNullable<Sample['write']>;
+  readonly sampleRows: number;
+  readonly others: Readonly<Record<string, number>>;
+}
+
+/** The default comes last: where it is there, the sample is complete. */
+async function makeSample(
+  dataset: DatasetDefinition,
+  { directory, settings, todayMs, signal }: SampleNeeds,
+  { write, sampleRows, others }: ExchangeSample,
+) {
   const { from, to } = sampleWeek(todayMs);
-  await write({ directory, from, to, rows: SAMPLE_ROWS, settings, signal });
-  return { location: pathToFileURL(`${directory}/`), selection: { options: { from, to }, reingest: false } };
+  const byDefault = defaultInstrument(settings, dataset)!;
+  const rowsOf = new Map([
+    ...Object.entries(others).filter(([symbol]) => symbol !== byDefault),
+    [byDefault, sampleRows],
+  ] as const);
+  for (const [instrument, rows] of rowsOf) await write({ directory, from, to, rows, instrument, settings, signal });
+  const options = { from, to, instrument: [...rowsOf.keys()].join() };
+  return { location: pathToFileURL(`${directory}/`), selection: { options, reingest: false } };
+}
+
+/** The settings with which a sample is read: its own other instruments, whatever is configured. */
+function withOthers(settings: Settings, dataset: DatasetDefinition, symbols: readonly string[]): Settings {
+  const byDefault = defaultInstrument(settings, dataset);
+  const others = symbols.flatMap((symbol) => (symbol === byDefault ? [] : (parseInstrument(symbol) ?? [])));
+  return { ...settings, [dataset.trades!.instruments.also]: others.map((symbol) => ({ symbol, intervals: [] })) };
 }
 
 /** Without a first day: from the first that is known on; without a last: to the last that has ended. */
