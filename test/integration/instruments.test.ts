@@ -203,6 +203,13 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
     const healed = await run(['status', dataset.key, '--instrument', big]);
     expect([healed.exit, healed.json.datasets[0].instrument, healed.json.datasets[0].rows]).toEqual([0, big, 2 * ROWS]);
     expect(await contentOf(system, dataset)).toEqual(await contentOf(alone, dataset));
+    // Of the log, which all share, the messages of each are referenced.
+    expect((await run(['status', dataset.key])).json.datasets[0].log).toMatchObject({
+      unreferenced_messages: 0,
+      lag: { frames: 0 },
+    });
+    const doctor = await run(['doctor', '--check', 'chunks']);
+    expect(doctor.json.findings ?? []).toEqual([]);
   });
 
   test('one that is removed from the settings keeps its rows, and is read no more', async () => {
@@ -243,6 +250,41 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
       env,
     );
     expect([exit, json.plans[0].partitions]).toEqual([0, { fetch: 8, replace: 0, compare: 0, skip: 2, held: 0 }]);
+  });
+});
+
+describe('a synthetic sample of several instruments', () => {
+  const { dataset, others, write } = EXCHANGES[0];
+  const states = (system: System) =>
+    system.rows(`select partition_key as key, state, synthetic from partitions order by dataset_id, partition_key`);
+
+  test.each([
+    { real: 'BTCUSDT', key: LAST },
+    { real: others[0], key: `${others[0]}:${LAST}` },
+  ])('goes as a whole with the first real day of $real', async ({ real, key }) => {
+    await using system = await System.create();
+    const settings = settingsOf(system);
+    for (const symbol of ['BTCUSDT', ...others]) await write(system.vendor, symbol, FIRST, ROWS);
+    await write(system.vendor, real, LAST, ROWS);
+    const day = (date: string, named: string) =>
+      system.run(['backfill', dataset.key, '--from', date, '--to', date, '--instrument', named], settings);
+    expect((await day(FIRST, 'all')).json.proved).toBe(3);
+    // As a sample leaves it: rows, marked synthetic.
+    await system.rows('update partitions set synthetic = true');
+    await system.rows(`update coverage set synthetic = true where proved <> '{}'`);
+
+    expect((await day(LAST, real)).json).toMatchObject({ ok: true, proved: 1 });
+    expect(await states(system)).toEqual([{ key, state: 'proved', synthetic: false }]);
+    const rows = await system.rows(
+      `select (select count(*)::int from ${dataset.native.table}) + (select count(*)::int from ${dataset.native.table}_others) as native,
+         (select sum(trade_count)::int from canonical_aligned_1s_aggregates) as seconds,
+         (select sum(no_of_trades)::int from native_klines where size_s = 60) as klines,
+         (select count(*)::int from coverage where proved <> '{}') as covered`,
+    );
+    expect(rows).toEqual([{ native: ROWS, seconds: ROWS, klines: ROWS, covered: 1 }]);
+    const verified = await system.run(['verify', dataset.key, '--deep', '--instrument', 'all'], settings);
+    expect([verified.exit, verified.json.units.length]).toEqual([0, 1]);
+    expect((await day(FIRST, 'all')).json).toMatchObject({ ok: true, proved: 3 });
   });
 });
 
