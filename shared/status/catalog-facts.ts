@@ -114,6 +114,9 @@ const CONSECUTIVE_TEST = `(dataset_id in (${CONSECUTIVE.join(', ')}) or dataset_
 /** Numbers of the datasets of file days. The catalog counts their partitions one by one; coverage spans count the others. */
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window').map(({ number }) => number);
 
+/** SQL of the number whose log the messages of a dataset or instrument are in. */
+const LOG_OF = `case when dataset_id > ${SLOTS} then dataset_id >> 8 else dataset_id end as dataset_id`;
+
 const STATEMENTS = {
   coverage: `select dataset_id, version, synthetic, proved::text from coverage`,
   runs: `select dataset_id, source_id, lower(span) as lower, upper(span) as upper, from_ms, through_ms, partitions, rows
@@ -126,9 +129,10 @@ const STATEMENTS = {
     from partitions where state <> 'proved'`,
   late: `select dataset_id, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
   checkpoints: `select dataset_id, stream_sequence, updated_at from checkpoints`,
-  open: `select dataset_id, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
+  // The log of an exchange is one for all of its instruments.
+  open: `select ${LOG_OF}, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
       manifest->'first_ms' as first_ms, manifest->'last_ms' as last_ms
-    from attempts where state in ('publishing', 'published') order by dataset_id, updated_at desc`,
+    from attempts where state in ('publishing', 'published') order by 1, updated_at desc`,
   // pg_locks shows both keys of a two-key lock as unsigned; ours are small. Locks of other databases are not ours.
   locks: `select l.objid::int4 as dataset_id, l.classid::int4 as lock, a.application_name as name
     from pg_locks l join pg_stat_activity a using (pid)
@@ -153,7 +157,7 @@ const DETAILS = {
       window w as (partition by dataset_id order by from_ms)) neighbours
     where before_to = from_ms and first_offset::int8 <> last_offset::int8 + 1) b
     where place <= ${MAX_BREAKS} order by dataset_id, place`,
-  referenced: `select dataset_id, sum(messages) as messages from (
+  referenced: `select ${LOG_OF}, sum(messages) as messages from (
       select dataset_id, sum(frames + 1) as messages from attempts where manifest_sequence is not null group by 1
       union all select dataset_id, count(*) from ledger where kind = 'quarantined' and details ->> 'by' = 'source' group by 1) m
     group by 1`,

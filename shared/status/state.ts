@@ -10,7 +10,7 @@ import { type RunRow, reportedRuns } from '../db/runs.ts';
 import { explain } from '../errors.ts';
 import type { Range } from '../ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
-import { keyFacts } from '../registry/keys.ts';
+import { dayOfKey, keyFacts } from '../registry/keys.ts';
 import { type DatasetDetails, type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
 import { type LogFacts, LogFactsReader } from './log-facts.ts';
 import { type ProvedRanges, provedRanges } from './proved-ranges.ts';
@@ -122,7 +122,8 @@ function waiting(
     .filter(({ state }) => state === 'published')
     .map(({ rows = 0, firstMs = 0, lastMs = firstMs }) => ({ rows, fromMs: firstMs, toMs: lastMs + 1 }));
   if (newest) {
-    const { times } = keyFacts(dataset, newest.partition);
+    const isDay = dataset.partition.kind === 'file_day';
+    const { times } = keyFacts(dataset, isDay ? dayOfKey(newest.partition) : newest.partition);
     // Only the key of a window partition gives its start.
     const fromMs = Number.isFinite(times.fromMs) && times.fromMs > -8.64e15 ? times.fromMs : newest.first_ms;
     parts.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
