@@ -334,7 +334,12 @@ export interface TradesShape {
   /** Path of the klines below `/v1/historical/`. */
   readonly klinesPath: string;
   /** The settings that name the default instrument, and the others. */
-  readonly instruments: { readonly symbol: string; readonly also: string };
+  readonly instruments: {
+    readonly symbol: string;
+    readonly also: string;
+    /** Where the exchange's symbols state base and quote apart. Nothing is cut from symbols that do not. */
+    readonly pairOf?: (symbol: string) => { readonly base: string; readonly quote: string } | undefined;
+  };
   /** The native fields of another instrument, where their SQL names the dataset. */
   readonly fieldsOf?: (of: Pick<DatasetDefinition, 'number' | 'instrument'>) => readonly Field[];
 }

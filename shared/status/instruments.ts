@@ -1,5 +1,5 @@
 /** When an exchange listed an instrument, as far as anybody says. */
-import { type DayInterval, otherInstrumentsOf } from '../config/instruments.ts';
+import { type DayInterval, isWithin, otherInstrumentsOf } from '../config/instruments.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
@@ -21,4 +21,19 @@ export function listedRanges(settings: Settings, dataset: DatasetDefinition): Ra
     from: edge(from, 'fromMs', Number.NEGATIVE_INFINITY),
     to: edge(to, 'toMs', Number.POSITIVE_INFINITY),
   }));
+}
+
+/**
+ * When it was listed: a start is what the operator says or else the first proved day, an end what the operator says. A day that
+ * the exchange does not have says nothing.
+ */
+export function intervalsOf(
+  stated: readonly DayInterval[] | undefined,
+  firstProved: string | undefined,
+): { readonly from: string | null; readonly to: string | null }[] {
+  if (!stated) return firstProved === undefined ? [] : [{ from: firstProved, to: null }];
+  return stated.map(({ from, to }) => {
+    const isOf = firstProved !== undefined && isWithin([{ from, to }], firstProved);
+    return { from: from ?? (isOf ? firstProved : null), to: to ?? null };
+  });
 }

@@ -6,6 +6,12 @@ const NUMBER = 2;
 /** The vendor's days are those of UTC+8: file day D begins at 16:00 UTC of the day before. */
 const START_OFFSET_MS = -8 * 3_600_000;
 
+/** `BTC-USDT` is base and quote by the vendor's own word. */
+function pairOf(symbol: string) {
+  const [, base, quote] = /^([^-]+)-([^-]+)$/.exec(symbol) ?? [];
+  return base === undefined ? undefined : { base, quote };
+}
+
 const provedOf = (number: number) => `from partitions p where p.dataset_id = ${number} and p.state = 'proved'`;
 
 /** @param of the default, or another instrument */
@@ -76,7 +82,7 @@ export const exchangeBSpotTrades = {
   },
   events: { encoding: 'lines', cell: { column: 1, prefix: '' } },
   ...tradesOf('exchange_b', {
-    instruments: { symbol: 'SVC_EXCHANGE_B_INSTRUMENT', also: 'SVC_EXCHANGE_B_ALSO' },
+    instruments: { symbol: 'SVC_EXCHANGE_B_INSTRUMENT', also: 'SVC_EXCHANGE_B_ALSO', pairOf },
     columns: [
       { name: 'price', pg: 'float8' },
       { name: 'size', pg: 'float8' },
