@@ -82,7 +82,9 @@ create table if not exists partitions (
   -- fund's document, or the arrival of a followed block. Reads as of a time use it
   captured_ms int8 generated always as ((manifest ->> 'captured_ms')::int8) stored,
   primary key (dataset_id, partition_key),
-  exclude using gist (dataset_id with =, offsets with &&) where (state = 'proved')
+  -- An instrument that its exchange ended and listed again may begin with the ids that it had.
+  exclude using gist (dataset_id with =, (coalesce((manifest ->> 'listed_from_ms')::int8, 0)) with =, offsets with &&)
+    where (state = 'proved')
 );
 create index if not exists partitions_window on partitions (dataset_id, from_ms);
 create index if not exists partitions_span on partitions using gist (dataset_id, source_id, span) where span is not null;

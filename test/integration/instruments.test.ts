@@ -288,6 +288,80 @@ describe('a synthetic sample of several instruments', () => {
   });
 });
 
+describe('a symbol that ended in the middle of a day and began again in the middle of another', () => {
+  const dataset = exchangeASpotTrades;
+  const SYMBOL = 'LUNAUSDT';
+  const [ENDED, BEGAN] = ['2022-05-13', '2022-05-31'];
+  const DAYS = ['2022-05-12', ENDED, BEGAN, '2022-06-01'];
+  const LISTED = `${SYMBOL}:2022-05-12..${ENDED},${SYMBOL}:${BEGAN}..`;
+  const HOURS = 10;
+  /** Ids begin anew with the second listing. */
+  const lines = (day: string, { firstId = 1, hour = 0 }) =>
+    Array.from({ length: HOURS * 60 }, (_, at) => {
+      const ms = Date.parse(`${day}T00:00:00Z`) + (hour * 60 + at) * 60_000;
+      return [firstId + at, '0.0001', '12', '0.0012', ms, 'True', 'True'].join();
+    }).join('\n');
+  let system: System;
+  const run = (args: readonly string[], also: string) => system.run(args, { SVC_EXCHANGE_A_ALSO: also });
+  beforeAll(async () => {
+    system = await System.create();
+    for (const [at, day] of DAYS.entries()) {
+      const name = `${SYMBOL}-trades-${day}`;
+      const text = lines(day, { firstId: at % 2 === 0 ? 1 : 1 + HOURS * 60, hour: day === BEGAN ? 14 : 0 });
+      const zip = buildZip({ members: [{ name: `${name}.csv`, content: Buffer.from(`${text}\n`) }] });
+      const folder = join(system.vendor, 'spot', 'daily', 'trades', SYMBOL);
+      await mkdir(folder, { recursive: true });
+      await writeFile(join(folder, `${name}.zip`), zip);
+      await writeFile(
+        join(folder, `${name}.zip.CHECKSUM`),
+        `${createHash('sha256').update(zip).digest('hex')}  ${name}.zip\n`,
+      );
+    }
+  });
+  afterAll(() => system[Symbol.asyncDispose]());
+  const from = ['--from', '2022-05-10', '--to', '2022-06-01', '--instrument', SYMBOL];
+
+  test('is asked for on the days of its intervals, and proved with ids that it had before', async () => {
+    const { exit, json } = await run(['backfill', dataset.key, ...from], LISTED);
+    expect([exit, json.units.map(({ partition, state, reason }: Json) => [partition, state, reason])]).toEqual([
+      0,
+      DAYS.map((day) => [`${SYMBOL}:${day}`, 'proved', undefined]),
+    ]);
+    const verified = await run(['verify', dataset.key, '--deep', '--instrument', SYMBOL], LISTED);
+    expect([verified.exit, verified.json.units.length]).toEqual([0, 4]);
+    const replayed = await run(['replay', dataset.key, '--instrument', SYMBOL], LISTED);
+    expect(replayed.json.units.map(({ state }: Json) => state)).toEqual(Array(4).fill('identical'));
+  });
+
+  test('has no gap where it was not listed, and one where nobody says so', async () => {
+    const status = async (also: string) =>
+      (await run(['status', dataset.key, '--instrument', SYMBOL], also)).json.datasets[0];
+    const listed = await status(LISTED);
+    expect([listed.partitions.missing, listed.gaps, listed.proved_ranges.length]).toEqual([0, [], 2]);
+    const unsaid = await status(SYMBOL);
+    expect([unsaid.partitions.missing, unsaid.gaps.length]).toEqual([17, 1]);
+  });
+
+  test('has events of one trade id on two days, which have two ids', async () => {
+    const event = (date: string) => run(['event', dataset.key, '7', '--date', date, '--instrument', SYMBOL], LISTED);
+    const [first, second] = [await event(DAYS[0]), await event(BEGAN)];
+    expect([first.exit, second.exit]).toEqual([0, 0]);
+    expect(first.json.event_id).not.toBe(second.json.event_id);
+    const both = await run(['event', dataset.key, '7', '--instrument', SYMBOL], LISTED);
+    expect([both.exit, both.json.error.message]).toEqual([expect.any(Number), expect.stringContaining(BEGAN)]);
+  });
+
+  test('is quarantined where its ids repeat within one listing', async () => {
+    await using own = await System.create();
+    const env = { SVC_EXCHANGE_A_ALSO: SYMBOL, SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${system.vendor}/`).href };
+    const days = ['--from', BEGAN, '--to', BEGAN, '--instrument', SYMBOL];
+    const first = ['--from', DAYS[0], '--to', DAYS[0], '--instrument', SYMBOL];
+    expect((await own.run(['backfill', dataset.key, ...first], env)).exit).toBe(0);
+    const { json } = await own.run(['backfill', dataset.key, ...days], env);
+    expect(json.units[0]).toMatchObject({ state: 'quarantined', reason: expect.stringContaining('ids overlap') });
+  });
+});
+
 describe("exchange B's allspot document", () => {
   const dataset = exchangeBSpotTrades;
   const symbols = ['BTC-USDT', 'ETH-USDT', 'BTC-USDC'];

@@ -13,7 +13,7 @@ import type { Settings } from '../../../shared/config/settings.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import { assert } from '../../../shared/errors.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { dayKeyOf } from '../../../shared/registry/keys.ts';
+import { dayKeyOf, dayOfKey, windowOf } from '../../../shared/registry/keys.ts';
 import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument, PublishedDocument } from '../feed-types.ts';
 import type { Rechecks } from './rechecks.ts';
 
@@ -96,7 +96,7 @@ export function instrumentsSource(base: DatasetDefinition, model: FileDaySource)
     return group.rechecks.note(request.period, what(group.source, group.isJoint ? request : inner));
   };
   const named = (request: FileDayRequest, document: OpenedDocument) =>
-    namedDocument(document, asked(request).group.instruments[0].dataset);
+    namedDocument(document, asked(request).group.instruments);
   return {
     datasets: [base],
     granularities: model.granularities,
@@ -114,11 +114,14 @@ export function instrumentsSource(base: DatasetDefinition, model: FileDaySource)
 }
 
 /** The document with the datasets and partition keys of its instruments. */
-function namedDocument(document: OpenedDocument, dataset: DatasetDefinition): OpenedDocument {
+function namedDocument(document: OpenedDocument, instruments: InstrumentGroup['instruments']): OpenedDocument {
   const named = (item: DecodedItem): DecodedItem => {
-    const of = item.dataset ?? dataset;
+    const of = item.dataset ?? instruments[0].dataset;
     if (!of.base) return item;
-    return { ...item, dataset: of, partition: { ...item.partition, key: dayKeyOf(of, item.partition.key) } };
+    const partition = { ...item.partition, key: dayKeyOf(of, item.partition.key) };
+    if (item.kind === 'events') return { ...item, dataset: of, partition };
+    const { intervals } = instruments.find(({ dataset }) => dataset === of)!;
+    return { ...item, dataset: of, partition, facts: { ...item.facts, ...listedAgain(of, intervals, partition.key) } };
   };
   return {
     ...document,
@@ -127,4 +130,10 @@ function namedDocument(document: OpenedDocument, dataset: DatasetDefinition): Op
     },
     [Symbol.asyncDispose]: () => document[Symbol.asyncDispose](),
   };
+}
+
+/** Of a day of any interval but the first. */
+function listedAgain(dataset: DatasetDefinition, intervals: readonly DayInterval[], key: string) {
+  const from = intervals.slice(1).find((one) => isWithin([one], dayOfKey(key)))?.from;
+  return from === undefined ? {} : { listed_from_ms: windowOf(dataset, dayKeyOf(dataset, from)).fromMs };
 }
