@@ -20,7 +20,7 @@ import {
 } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { nativeRows } from '../../shared/registry/instruments.ts';
+import { baseOf, nativeRows } from '../../shared/registry/instruments.ts';
 import {
   isWholeSize,
   KEPT_COLUMNS,
@@ -54,17 +54,21 @@ export async function storeKlines(client: ClientBase, klines: KeptKlines): Promi
   }
 }
 
-/** The digest of the stored klines that lie inside the window. */
+/** The digest of the stored klines that lie inside the window, whatever number the database gave their instrument. */
 export async function storedKlinesSha256(
   client: ClientBase,
   dataset: DatasetDefinition,
   window: TimeWindow,
 ): Promise<string> {
   const digest = createHash('sha256');
+  const base = baseOf(dataset);
   for (const mode of ['native', 'aligned'] as const) {
+    const columns = columnsOf(mode).map((name) =>
+      name === 'dataset_id' && base !== dataset ? `${base.number}::int2 as dataset_id` : name,
+    );
     const stream = client.query(
       copyTo(
-        `copy (select ${columnsOf(mode).join(', ')} from ${KLINE_TABLES[mode]} where ${insideSql(dataset, window)}
+        `copy (select ${columns.join(', ')} from ${KLINE_TABLES[mode]} where ${insideSql(dataset, window)}
          order by size_s, start_ms) to stdout with (format binary)`,
       ),
     );
