@@ -3,10 +3,11 @@ import { createHash } from 'node:crypto';
 import { copyFile, mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
 import { generateLines, writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
+import { DAY_MS, dayKey } from '../../shared/dates.ts';
 import { secretPathOf } from '../../shared/proof-log/folder.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
@@ -17,7 +18,9 @@ import type { Json } from '../support/command.ts';
 import { fixed } from '../support/decimals.ts';
 import { System, unitOf } from '../support/pipeline.ts';
 import { logFolderOf } from '../support/proof-log.ts';
+import { limitsEnv } from '../support/small-limits.ts';
 import { duckdb } from '../support/trade-oracle.ts';
+import { startVendorServer } from '../support/vendor-server.ts';
 
 interface Exchange {
   readonly dataset: DatasetDefinition;
@@ -291,6 +294,42 @@ describe('a synthetic sample of several instruments', () => {
     const verified = await system.run(['verify', dataset.key, '--deep', '--instrument', 'all'], settings);
     expect([verified.exit, verified.json.units.length]).toEqual([0, 1]);
     expect((await day(FIRST, 'all')).json).toMatchObject({ ok: true, proved: 3 });
+  });
+});
+
+describe('follow', () => {
+  const { dataset, write } = EXCHANGES[0];
+  const dayBefore = (days: number) => dayKey(Date.now() - days * DAY_MS);
+
+  test('proves the new days of every instrument, one after another, and one that fails keeps no other from it', async () => {
+    await using system = await System.create();
+    const [OLD, LAST] = [dayBefore(2), dayBefore(1)];
+    for (const symbol of ['BTCUSDT', 'ETHUSDT', 'ENDEDUSDT']) await write(system.vendor, symbol, LAST, ROWS);
+    await using vendor = await startVendorServer(system.vendor);
+    const pathOf = (symbol: string) => `spot/daily/trades/${symbol}/${symbol}-trades-${LAST}.zip`;
+    vendor.fail(pathOf('BTCUSDT'), { kind: 'status', status: 500 });
+    const env = {
+      SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
+      SVC_EXCHANGE_A_ALSO: `ENDEDUSDT:..${OLD},LATEUSDT,ETHUSDT`,
+      ...limitsEnv({ sourceAttempts: 1 }),
+    };
+    const follow = ['follow', dataset.key, '--instrument', 'all'];
+    const running = system.begin(follow, env, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
+    onTestFinished(() => running.stop());
+    const proved = async () => (await system.rows<Json>('select partition_key k from partitions')).map(({ k }) => k);
+    await expect.poll(proved, { timeout: 20_000 }).toEqual([`ETHUSDT:${LAST}`]);
+    // Published late.
+    await write(system.vendor, 'LATEUSDT', LAST, ROWS);
+    await expect.poll(proved, { timeout: 20_000 }).toContain(`LATEUSDT:${LAST}`);
+    running.stop();
+    const { exit, json } = await running.done;
+    expect([exit, json.quarantined]).toEqual([1, 0]);
+    expect(
+      new Set(
+        json.units.filter(({ code }: Json) => code !== 'INTERRUPTED' && code).map(({ partition }: Json) => partition),
+      ),
+    ).toEqual(new Set([LAST]));
+    expect(vendor.requests(pathOf('ENDEDUSDT'))).toEqual([]);
   });
 });
 
