@@ -1,9 +1,10 @@
 /** The log that an exchange's instruments share: a database made anew from it, a log that lost them, a lag in it. */
-import { jetstreamManager } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
+import { subjectOf } from '../../shared/nats/stream.ts';
 import type { Json } from '../support/command.ts';
 import { DATASET, digestsOf, System } from '../support/pipeline.ts';
 import { createMigratedEnv } from '../support/stack.ts';
@@ -63,6 +64,15 @@ test('a database that is made again from it has every instrument, whatever numbe
   for (const key of KEYS) expect(await eventOf(key, into)).toBe(await eventOf(key));
   const verified = await run(['verify', DATASET, '--deep', '--instrument', 'all'], into);
   expect([verified.exit, verified.json.units.length]).toEqual([0, KEYS.length]);
+});
+
+test('a frame of another instrument that waits in it is told as the lag of the exchange', async () => {
+  const newest = (await system.log()).findLast(({ header }) => header.kind === 'frame')!;
+  expect(newest.header.partition).toBe(`SOLUSDT:${LAST}`);
+  await using publisher = await connectNats(system.env.natsUrl, 'test');
+  await jetstream(publisher).publish(subjectOf(DATASET, newest.header.partition, 9, 0), newest.data);
+  const { exit, json } = await run(['status', DATASET]);
+  expect([exit, json.datasets[0].log.lag]).toEqual([0, expect.objectContaining({ frames: 1, events: ROWS })]);
 });
 
 describe('a log that was lost', () => {
