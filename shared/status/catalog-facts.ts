@@ -141,6 +141,9 @@ const STATEMENTS = {
   failures: `select dataset_id, source_id, code, failures, last_at, last_reason from source_failures order by 1, 2, 3`,
 } as const;
 
+/** For monitors: a quarantine of any instrument is the exchange's. An operator sees each instrument apart. */
+const UNPROVED_OF_ALL = `select ${LOG_OF}, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`;
+
 const COUNTED = 'count(*)::int4 as n, min(partition_key) as first, max(partition_key) as last';
 
 const DETAILS = {
@@ -195,7 +198,7 @@ export async function readCatalogFacts(
 ): Promise<CatalogFacts> {
   await client.query('begin isolation level repeatable read read only');
   try {
-    const found = await rowsOf(client, STATEMENTS);
+    const found = await rowsOf(client, detailed ? STATEMENTS : { ...STATEMENTS, unproved: UNPROVED_OF_ALL });
     const more = detailed ? await rowsOf(client, DETAILS) : undefined;
     return {
       facts: new Map(datasets.map((dataset) => [dataset.number, factsOf(dataset, found)])),

@@ -13,6 +13,7 @@ import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_s
 import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { readCatalogFacts } from '../../shared/status/catalog-facts.ts';
 import { buildZip } from '../support/broken-zip.ts';
 import type { Json } from '../support/command.ts';
 import { fixed } from '../support/decimals.ts';
@@ -207,6 +208,13 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
       { dataset: dataset.key, instrument: big, proved: 1, quarantined: 1, rows: ROWS },
       { dataset: dataset.key, instrument: odd, proved: 1, quarantined: 0, rows: ROWS / 2 },
     ]);
+    const doctor = await run(['doctor', '--check', 'partitions']);
+    expect(doctor.json.checks.flatMap(({ findings }: Json) => findings)).toContainEqual(
+      expect.objectContaining({ fix: `./tidemark quarantine ${dataset.key} --instrument ${big}` }),
+    );
+    // Monitors alarm on it as well.
+    const { facts } = await readCatalogFacts(system.client, false);
+    expect(facts.get(dataset.number)?.partitions.quarantined).toBe(1);
     const replayed = await run(['replay', dataset.key, '--partition', `${big}:${FIRST}`]);
     expect([replayed.exit, unitOf(replayed.json, `${big}:${FIRST}`).state]).toEqual([0, 'replaced']);
     const healed = await run(['status', dataset.key, '--instrument', big]);
@@ -217,8 +225,8 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
       unreferenced_messages: 0,
       lag: { frames: 0 },
     });
-    const doctor = await run(['doctor', '--check', 'chunks']);
-    expect(doctor.json.findings ?? []).toEqual([]);
+    const healthy = await run(['doctor', '--check', 'chunks']);
+    expect(healthy.json.checks.flatMap(({ findings }: Json) => findings)).toEqual([]);
   });
 
   test('one that is removed from the settings keeps its rows, and is read no more', async () => {
