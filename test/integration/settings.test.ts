@@ -95,6 +95,7 @@ describe('faults', () => {
     ['LUNAUSDT:2020-08-21..2022-05-13,LUNAUSDT:2022-05-13..', 'LUNAUSDT stands twice'],
     ['BTCUSDT', 'names BTCUSDT, which SVC_EXCHANGE_A_SYMBOL names as the default'],
     [Array.from({ length: 65 }, (_, index) => `S${index}USDT`).join(), 'must name at most 64 symbols, names 65'],
+    ['C35385USDT,C36089USDT', 'events of C36089USDT and C35385USDT would have the same ids'],
   ])('of the other instruments %s are found', (text, fault) => {
     expect(faultsOf(() => load({ SVC_EXCHANGE_A_ALSO: text })).join('\n')).toContain(fault);
   });
