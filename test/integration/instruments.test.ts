@@ -229,6 +229,36 @@ describe.each(EXCHANGES)('$dataset.key', ({ dataset, byDefault, others, also, wr
     expect(healthy.json.checks.flatMap(({ findings }: Json) => findings)).toEqual([]);
   });
 
+  test('a day is released and replaced where it is named by its day and --instrument, or by its key', async () => {
+    const table = `${dataset.native.table}_others`;
+    const altered = (sign: string) =>
+      system.rows(
+        `update ${table} set price = price ${sign} 4096 where instrument_id = (select dataset_id from series where key = $1)
+           and "timestamp" = (select min("timestamp") from ${table})`,
+        [big],
+      );
+    const release = ['quarantine', 'release', dataset.key];
+    const named = ['--instrument', big];
+    for (const how of [[FIRST, ...named], [`${big}:${FIRST}`]]) {
+      await altered('+');
+      expect((await run(['verify', dataset.key, '--partition', `${big}:${FIRST}`])).exit).toBe(1);
+      await altered('-');
+      const released = await run([...release, ...how, '--reason', 'put back']);
+      expect([released.exit, released.json.partition, released.json.state]).toEqual([0, `${big}:${FIRST}`, 'proved']);
+    }
+    const before = await contentOf(system, dataset);
+    await write(system.vendor, big, FIRST, ROWS - 1);
+    const again = ['reingest', dataset.key, '--from', FIRST, '--to', FIRST, ...named, '--reason', 'published again'];
+    const { exit, json } = await run(again);
+    expect([exit, json.units[0]]).toMatchObject([0, { partition: `${big}:${FIRST}`, state: 'proved', rows: ROWS - 1 }]);
+    expect(await system.rows('select revision from partitions where partition_key = $1', [`${big}:${FIRST}`])).toEqual([
+      { revision: 2 },
+    ]);
+    expect(await contentOf(system, dataset)).toEqual(before);
+    const ledger = await run(['ledger', dataset.key, '--kind', 'revision_proved']);
+    expect(ledger.json.entries.map(({ partition }: Json) => partition)).toEqual([`${big}:${FIRST}`]);
+  });
+
   test('one that is removed from the settings keeps its rows, and is read no more', async () => {
     const without = { [also]: odd };
     const verified = await run(['verify', dataset.key, '--instrument', big], without);
