@@ -81,11 +81,13 @@ export function totalSql(column: string, scale: number, greatest = 0): string {
   const value = `t."${column}"`;
   const units = `${value} * 1e${scale}`;
   const most = greatest * 10 ** scale;
-  if (scale > 0 && most >= EXACT_UNITS) {
+  // No decoder accepts such values, and the cast refuses them as out of range.
+  const isForged = greatest >= (scale > 0 ? 2 ** 53 : 2 ** 80);
+  if (scale > 0 && most >= EXACT_UNITS && !isForged) {
     return `coalesce(sum(case when ${units} < ${EXACT_UNITS} then (${units})::int8 end), 0)
       + coalesce(sum(case when ${units} >= ${EXACT_UNITS} then round(${value}::text::numeric * 1e${scale}) end), 0)`;
   }
-  if (most < WIDE_UNITS) return `sum((${units})::int8)`;
+  if (most < WIDE_UNITS || isForged) return `sum((${units})::int8)`;
   const high = `trunc(${units} / 4294967296)`;
   return `(sum((${high})::int8) * 4294967296 + sum((${units} - ${high} * 4294967296)::int8))`;
 }
