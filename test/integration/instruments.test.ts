@@ -8,6 +8,7 @@ import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts
 import { generateLines, writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
 import { DAY_MS, dayKey } from '../../shared/dates.ts';
+import { unprovedFailures } from '../../shared/db/runs.ts';
 import { secretPathOf } from '../../shared/proof-log/folder.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
@@ -18,7 +19,7 @@ import { buildZip } from '../support/broken-zip.ts';
 import type { Json } from '../support/command.ts';
 import { fixed } from '../support/decimals.ts';
 import { System, unitOf } from '../support/pipeline.ts';
-import { logFolderOf } from '../support/proof-log.ts';
+import { logFolderOf, sequence } from '../support/proof-log.ts';
 import { limitsEnv } from '../support/small-limits.ts';
 import { duckdb } from '../support/trade-oracle.ts';
 import { startVendorServer } from '../support/vendor-server.ts';
@@ -333,6 +334,37 @@ describe('a synthetic sample of several instruments', () => {
     expect([verified.exit, verified.json.units.length]).toEqual([0, 1]);
     expect((await day(FIRST, 'all')).json).toMatchObject({ ok: true, proved: 3 });
   });
+});
+
+test("what a database lost of an instrument's leaves is that instrument's again, and what failed is over when it is proved", async () => {
+  const { dataset, write } = EXCHANGES[0];
+  await using system = await System.create();
+  const env = { SVC_EXCHANGE_A_ALSO: 'ETHUSDT' };
+  const backfill = (from: string) =>
+    system.run(['backfill', dataset.key, '--from', from, '--to', LAST, '--instrument', 'all'], env);
+  for (const symbol of ['BTCUSDT', 'ETHUSDT']) await write(system.vendor, symbol, FIRST, ROWS);
+  await write(system.vendor, 'BTCUSDT', LAST, ROWS);
+  const faulty = join(system.vendor, 'spot', 'daily', 'trades', 'ETHUSDT', `ETHUSDT-trades-${LAST}.zip`);
+  await writeFile(faulty, 'none');
+  await writeFile(`${faulty}.CHECKSUM`, 'none');
+  expect((await backfill(FIRST)).json).toMatchObject({ proved: 3, failed: 1 });
+  expect((await unprovedFailures(system.client)).map(({ failed_unit: unit }) => unit.partition)).toEqual([
+    `ETHUSDT:${LAST}`,
+  ]);
+  await write(system.vendor, 'ETHUSDT', LAST, ROWS);
+  expect((await backfill(LAST)).json).toMatchObject({ proved: 1, failed: 0 });
+  expect(await unprovedFailures(system.client)).toEqual([]);
+
+  expect(await sequence(system.env)).toBe(4);
+  const leaves = () =>
+    system.rows<Json>(
+      'select leaf_index, dataset_id, partition_key, salt from proof_leaves where dataset_id is not null order by 1',
+    );
+  const before = await leaves();
+  await system.rows(`delete from proof_leaves`);
+  await system.rows(`delete from proof_head`);
+  expect((await system.run(['proof-log', 'restored', '--reason', 'a new disk'], env)).exit).toBe(0);
+  expect(await leaves()).toEqual(before);
 });
 
 describe('follow', () => {
