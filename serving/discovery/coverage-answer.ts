@@ -6,11 +6,12 @@ import { foundLeaf, joinLeaf, LEAF_COLUMNS, statingLeafSql } from '../../shared/
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import { instrumentMember } from '../contract/instruments.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import type { MayOpen } from '../rights/gate.ts';
 import { checkpointField, HEAD_SQL, type ProofLog, proofLogAnswer, type SignedHead, signedHead } from './proof-log.ts';
-import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
+import { count, datasetKey, document, flag, instrumentName, sha256, textField, utc } from './schemas.ts';
 
 const span = z
   .strictObject({ unit: z.enum(['epoch_ms', 'height']), from: z.int(), to: z.int() })
@@ -70,6 +71,7 @@ const lateArrival = z.strictObject({
 
 export const coverageAnswer = z.strictObject({
   dataset: datasetKey,
+  instrument: instrumentName,
   partition_kind: textField('What is fetched, proved and replayed together.'),
   version: count('Number that rises with every change of coverage.'),
   synthetic: flag('Whether the dataset holds the sample: rows that no vendor published.'),
@@ -362,6 +364,7 @@ export async function readCoverage(
   const late = await readLateArrivals(session, dataset);
   return {
     dataset: dataset.key,
+    ...instrumentMember(dataset),
     partition_kind: dataset.partition.kind,
     ...proved,
     totals,

@@ -37,7 +37,7 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       queryParams(exchange.url, NO_PARAMETERS);
       const availabilityOf = await inspector.run(exchange, readAvailability);
       const datasets = [...DATASETS.values()]
-        .filter(({ key }) => exchange.caller.covers(key))
+        .filter(({ key }) => exchange.caller.coversAny(key))
         .map((dataset) => {
           const available = availabilityOf(dataset);
           const holdsReal = available.partitions > 0 && !available.synthetic;

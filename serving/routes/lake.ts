@@ -18,7 +18,7 @@ import {
 } from '../../shared/mirror/lake-manifest.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
@@ -104,7 +104,7 @@ const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs
     const { params, url, request, caller } = exchange;
     queryParams(url, NO_PARAMETERS);
     // Before existence.
-    caller.requireDatasets(DATASET_KEYS.filter((key) => params.dataset === `dataset=${key}`));
+    caller.requireDatasets([...DATASETS.values()].filter(({ key }) => params.dataset === `dataset=${key}`));
     const lake = opened();
     const root = await lake.root();
     const path = `${params.dataset}/${params.mode}/${params.date}/${params.file}`;
@@ -237,7 +237,7 @@ class LakeFolder {
   async coveredBy(caller: Caller): Promise<Buffer | undefined> {
     if (caller.terms.datasets === null) return undefined;
     const { manifest } = await this.root();
-    const files = manifest.files.filter(({ dataset }) => caller.covers(dataset));
+    const files = manifest.files.filter(({ dataset }) => caller.covers(DATASETS.get(dataset) ?? { key: dataset }));
     if (files.length === manifest.files.length) return undefined;
     return manifestBytes({ ...manifest.parsed, files, signed: null });
   }

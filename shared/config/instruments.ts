@@ -9,8 +9,10 @@ import { type Settings, settingValue } from './settings.ts';
 export type { DayInterval, OtherInstrument } from './settings/setting.ts';
 
 /** The symbol of a dataset's default instrument; undefined for a dataset without instruments. */
-export const defaultInstrument = (settings: Settings, { trades }: DatasetDefinition): string | undefined =>
-  trades && String(settingValue(settings, trades.instruments.symbol));
+export const defaultInstrument = (
+  settings: Settings,
+  { trades }: Partial<Pick<DatasetDefinition, 'trades'>>,
+): string | undefined => trades && String(settingValue(settings, trades.instruments.symbol));
 
 /**
  * The others of a dataset.
