@@ -42,6 +42,7 @@ import { estimateRoute } from './routes/estimate.ts';
 import { type ExportFileDeps, exportFileRoutes } from './routes/export-files.ts';
 import { exportRoutes } from './routes/exports.ts';
 import { healthRoutes, metricsRoute } from './routes/health.ts';
+import { instrumentsRoute } from './routes/instruments.ts';
 import { lakeRoutes } from './routes/lake.ts';
 import { lineageRoute } from './routes/lineage.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
@@ -260,6 +261,7 @@ function createRoutes(
     ...exportRoutes(exportDeps),
     ...exportFileRoutes(exportDeps),
     datasetsRoute({ inspector, rights }),
+    instrumentsRoute({ inspector, instruments }),
     coverageRoute({ inspector, instruments, proofLog: services.proofLog, rights }),
     estimateRoute({ inspector, instruments, rights, rules: { budget, freshness } }),
     lineageRoute({

@@ -1,10 +1,9 @@
 /** How bodies and parameters name an instrument of a trade dataset. */
 import { z } from 'zod';
 import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
-import { hasInstruments, parseInstrument, SYMBOL_RULE } from '../../shared/registry/instruments.ts';
+import { hasInstruments, SYMBOL_RULE } from '../../shared/registry/instruments.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import type { ContractFault } from './problems.ts';
-import { isObject } from './rules.ts';
 
 /** The datasets whose requests may name an instrument. */
 export const INSTRUMENT_DATASETS = [...DATASETS.values()].filter(hasInstruments).map(({ key }) => key as DatasetKey);
@@ -17,15 +16,11 @@ export const NO_INSTRUMENTS: FindInstrument = ({ key }) => `must be an instrumen
 
 const RULE = `must be the symbol of an instrument: ${SYMBOL_RULE}`;
 
-export const instrumentKey = z
-  .string({ error: RULE })
-  .refine((name) => parseInstrument(name) !== undefined, { error: RULE })
-  .optional()
-  .meta({
-    pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$',
-    description:
-      'An instrument of a trade dataset, by the exchange’s symbol (`GET /v1/instruments`). Without it: the default.',
-  });
+export const instrumentKey = z.string({ error: RULE }).optional().meta({
+  pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$',
+  description:
+    'An instrument of a trade dataset, by the exchange’s symbol (`GET /v1/instruments`). Without it: the default.',
+});
 
 /** The dataset, or its instrument where the request names one. Adds what is wrong with the name to `faults`. */
 export function instrumentOf<D extends DatasetDefinition | undefined>(
@@ -33,19 +28,13 @@ export function instrumentOf<D extends DatasetDefinition | undefined>(
   name: Json | undefined,
   { find, pointer, faults }: { find: FindInstrument; pointer: string; faults: ContractFault[] },
 ): D | DatasetDefinition {
-  // The schema reports a name that is no symbol.
-  if (!dataset || typeof name !== 'string' || parseInstrument(name) === undefined) return dataset;
+  // The schema reports what is no text.
+  if (!dataset || typeof name !== 'string') return dataset;
   const found = hasInstruments(dataset) ? find(dataset, name) : `is only for trades: ${INSTRUMENT_DATASETS.join(', ')}`;
   if (typeof found !== 'string') return found;
   faults.push({ pointer, message: found });
   return dataset;
 }
-
-/** Whether a body names an instrument, so that its reader has to know them. */
-export const namesInstrument = (body: Json): boolean =>
-  isObject(body) &&
-  ('instrument' in body ||
-    (Array.isArray(body.columns) && body.columns.some((column) => isObject(column) && 'instrument' in column)));
 
 /** The member of an answer; absent for the default. */
 export const instrumentMember = ({ instrument }: Pick<DatasetDefinition, 'instrument'>): { instrument?: string } =>

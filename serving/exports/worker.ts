@@ -14,7 +14,6 @@ import type { Logger } from '../../shared/logger.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { parseExport } from '../contract/export.ts';
-import { namesInstrument } from '../contract/instruments.ts';
 import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts';
 import type { Instruments } from '../discovery/instruments.ts';
 import { contractProblem } from '../http/request.ts';
@@ -314,7 +313,7 @@ class ExportRun {
 const ANYBODY = { covers: () => true };
 
 interface RunDeps extends ArtifactDeps {
-  readonly instruments: Pick<Instruments, 'finder'>;
+  readonly instruments: Pick<Instruments, 'parse'>;
   readonly rights: RightsStore;
 }
 
@@ -322,10 +321,7 @@ interface RunDeps extends ArtifactDeps {
 export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
   return async (row, { directory, signal, onProgress }) => {
     // A request that was valid when it was accepted may name a field that another release lacks.
-    const parsed = parseExport(
-      row.request,
-      namesInstrument(row.request) ? await deps.instruments.finder(ANYBODY) : undefined,
-    );
+    const parsed = await deps.instruments.parse(ANYBODY, (find) => parseExport(row.request, find));
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { subject: request, format, compression, csvFormulas, datasets } = parsed.value;
     const rights = exportRights(deps.rights, datasets);

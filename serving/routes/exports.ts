@@ -1,7 +1,6 @@
 /** POST /v1/raw/export, the list of exports, the status of one, and its cancellation. */
 import { z } from 'zod';
 import { exportSchema, parseExport, requestDigest } from '../contract/export.ts';
-import { namesInstrument } from '../contract/instruments.ts';
 import { Problem } from '../contract/problems.ts';
 import { datasetKey, oneOf, parsedText } from '../contract/shapes.ts';
 import type { Instruments } from '../discovery/instruments.ts';
@@ -59,8 +58,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
         const { request, response, signal, url } = exchange;
         const body = await readJson(request, response, CODE);
         facts = { ...facts, request_sha256: requestDigest(body) };
-        const find = namesInstrument(body) ? await deps.instruments.finder(exchange.caller) : undefined;
-        const parsed = parseExport(body, find);
+        const parsed = await deps.instruments.parse(exchange.caller, (find) => parseExport(body, find));
         const strays = [
           ...[...url.searchParams.keys()].map((key) => ({
             pointer: `?${key}`,

@@ -11,7 +11,7 @@ import type { RightsStore } from '../../shared/rights/store.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { type FrameRequest, parseFrame } from '../contract/frame.ts';
 import { type HistoricalKind, historicalParser } from '../contract/historical.ts';
-import { type FindInstrument, instrumentHeader, instrumentMember, namesInstrument } from '../contract/instruments.ts';
+import { type FindInstrument, instrumentHeader, instrumentMember } from '../contract/instruments.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import { parseQuery, type Query } from '../contract/query.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
@@ -143,7 +143,7 @@ export async function parseRequest<T>(
 ): Promise<T> {
   const code: ProblemCode = `${prefix}_CONTRACT_ERROR`;
   const body = await readJson(exchange.request, exchange.response, code);
-  const parsed = parse(body, namesInstrument(body) ? await instruments.finder(exchange.caller) : undefined);
+  const parsed = await instruments.parse(exchange.caller, (find) => parse(body, find));
   // A parameter in the URL would be ignored, and its sender would mistake the answer.
   const strays = [...exchange.url.searchParams.keys()].map((key) => ({
     pointer: `?${key}`,

@@ -214,7 +214,7 @@ describe('finished artifacts', () => {
       frames: undefined as unknown as FrameReader,
       proofLog: undefined as unknown as ProofLog,
       signer: async () => undefined,
-      instruments: { finder: async () => NO_INSTRUMENTS },
+      instruments: { parse: async (_, parse) => parse(NO_INSTRUMENTS) },
       rights: new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() }),
       buffers: new BufferPool(),
       now: Date.now,
