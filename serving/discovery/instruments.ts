@@ -16,6 +16,7 @@ import {
   SYMBOL_RULE,
   slotNumber,
 } from '../../shared/registry/instruments.ts';
+import { listedRanges } from '../../shared/status/instruments.ts';
 import { type FindInstrument, INSTRUMENT_DATASETS, instrumentOf } from '../contract/instruments.ts';
 import { type ContractFault, Problem } from '../contract/problems.ts';
 import type { Caller } from '../http/caller.ts';
@@ -162,6 +163,11 @@ export class Instruments {
     caller.requireDatasets([named]);
     // An instrument has the key of its dataset.
     return named as D;
+  }
+
+  /** When the instrument is listed, as far as the operator says. */
+  listed(dataset: DatasetDefinition): readonly Range[] | undefined {
+    return listedRanges(this.#settings, dataset);
   }
 
   /** What the caller's key covers of the datasets, the default of each first. @throws Problem QUERY_BACKEND_ERROR */

@@ -93,8 +93,11 @@ export function coverageRoute({ inspector, instruments, proofLog, rights }: Cove
         throw contractProblem([{ pointer: '?from', message: 'must be before to' }]);
       }
       const page = { fromMs, toMs, state, limit, after: cursor };
+      const listed = instruments.listed(dataset);
       const logged = { proofLog, mayOpen: openers(rights) };
-      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page, logged));
+      const answer = await inspector.run(exchange, (session) =>
+        readCoverage(session, dataset, { ...page, listed }, logged),
+      );
       answerJson(exchange, answer, {
         ...instrumentHeader(dataset),
         ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }),

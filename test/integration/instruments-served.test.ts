@@ -326,6 +326,17 @@ test('a dataset without instruments takes none', async () => {
   ]);
 });
 
+test('outside the interval that the operator states nothing is missing', async () => {
+  const time_range = [`${FIRST}T00:00:00Z`, '2024-03-09T00:00:00Z'];
+  const codesOf = ({ json }: Answer) => json.warnings.map(({ code }: Json) => code);
+  const ofOther = await query({ sources: [A.key], instrument: A.other, time_range });
+  const ofDefault = await query({ sources: [A.key], time_range });
+  expect([codesOf(ofOther), codesOf(ofDefault)]).toEqual([[], ['WINDOW_EXCEEDS_PROVED_COVERAGE']]);
+  const columns = (instrument?: string) => [{ name: 'last', dataset: A.key, instrument, field: 'price' }];
+  const frameOf = (instrument?: string) => post('/v1/frame', { columns: columns(instrument), grid: '1d', time_range });
+  expect([codesOf(await frameOf(A.other)), codesOf(await frameOf())]).toEqual([[], ['WINDOW_EXCEEDS_PROVED_COVERAGE']]);
+});
+
 test('GET /v1/instruments lists what is configured and what was ever proved', async () => {
   const { status, json } = await get(`/v1/instruments?dataset=${A.key}`);
   const of = (instrument: string, more: object) => ({

@@ -201,6 +201,7 @@ export class FrameProbe {
       ];
       const gaps = gapsOf(request, coverage, extent, nowMs);
       const judged = {
+        dataset: context.request.dataset,
         mode: context.request.mode,
         window: isOpen ? ({ kind: 'history' } as const) : context.request.window,
         asOfMs: typeof request.asOf === 'number' ? request.asOf : undefined,
