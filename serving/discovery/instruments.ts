@@ -78,7 +78,7 @@ export async function readInstruments(
     return {
       dataset: dataset.key as DatasetKey,
       instrument: symbol,
-      ...{ base: null, quote: null },
+      ...(dataset.trades?.instruments.pairOf?.(symbol) ?? { base: null, quote: null }),
       ...{ default: isDefault, configured: isConfigured, rows: Number(count) },
       intervals: intervalsOf(dataset, stated, parseMultirange(proved!)),
     };

@@ -364,6 +364,12 @@ test('GET /v1/instruments lists what is configured and what was ever proved', as
   expect(all.json.instruments.map(({ dataset }: Json) => dataset).sort()).toEqual(
     EXCHANGES.flatMap(({ key }) => Array(key === A.key ? 4 : 3).fill(key)),
   );
+  const ofB = await get(`/v1/instruments?dataset=${EXCHANGES[1].key}`);
+  expect(ofB.json.instruments.map(({ instrument, base, quote }: Json) => [instrument, base, quote])).toEqual([
+    ['BTC-USDT', 'BTC', 'USDT'],
+    ['ETH-USDT', 'ETH', 'USDT'],
+    ['BTC-USDC', 'BTC', 'USDC'],
+  ]);
   const wrong = await get('/v1/instruments?dataset=macro_series_metrics');
   expect([wrong.status, wrong.json.errors[0].pointer]).toEqual([409, '?dataset']);
 });
