@@ -13,6 +13,8 @@ export interface Change {
   /** `restored` and `rotated` are about the proof log itself and name no dataset. */
   readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored' | 'rotated';
   readonly dataset: DatasetKey | null;
+  /** Absent for the default, whose partitions name none. */
+  readonly instrument?: string;
   readonly partition: string | null;
   readonly revision: number | null;
   readonly synthetic: boolean;

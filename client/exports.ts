@@ -24,6 +24,8 @@ export type ExportRequest = RowsExport | (FileRequest & FrameRequest);
 /** It must have exactly one of `month_year`, `time_range`, `n_rows` and `n_random`. */
 export interface RowsExport extends FileRequest {
   readonly dataset: DatasetKey;
+  /** Of trades: the exchange’s symbol. Without it: the default. */
+  readonly instrument?: string;
   /** Default `native`. */
   readonly mode?: Mode;
   /** A UTC month, `[month, year]`. */
@@ -93,6 +95,8 @@ export interface ExportStatus extends Omit<SubmittedExport, 'status_path'> {
   readonly mode: Mode;
   readonly format: 'parquet' | 'csv';
   readonly dataset: DatasetKey;
+  /** Absent for the default. */
+  readonly instrument?: string;
   readonly source: string;
   readonly updated_at: string;
   readonly progress: { readonly rows: number; readonly bytes: number; readonly attempt: number };

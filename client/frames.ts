@@ -9,6 +9,8 @@ export interface FrameColumn<Name extends string = string> {
   /** Its name in the rows. */
   readonly name: Name;
   readonly dataset: DatasetKey;
+  /** Of trades: the exchange’s symbol. Without it: the default. */
+  readonly instrument?: string;
   /** A number, flag or time of the dataset; `GET /v1/datasets` lists them with the aggregates that they take. */
   readonly field: string;
   /** A row must pass all of them. For ETF and macro they name one series. */

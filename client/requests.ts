@@ -46,7 +46,13 @@ export interface Common<S extends Shape, M extends Mode, F extends NameOf<S, M>>
   readonly strict?: boolean;
 }
 
-export interface TradesOnly {
+/** Of trades and their candles. */
+export interface OfInstrument {
+  /** The exchange’s symbol (`GET /v1/instruments`). Without it: the default. */
+  readonly instrument?: string;
+}
+
+export interface TradesOnly extends OfInstrument {
   /** Native only, default true: whether `datetime` is among the default columns. */
   readonly include_datetime_col?: boolean;
 }
@@ -56,7 +62,7 @@ export interface VintagesOnly {
   readonly as_of?: string;
 }
 
-export interface KlinesOnly {
+export interface KlinesOnly extends OfInstrument {
   /** Seconds (1 to 2,678,400), or text such as `5m`, `1h`, `1d`, `1w`; default 60. */
   readonly kline_size?: number | string;
 }

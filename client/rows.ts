@@ -21,6 +21,8 @@ export interface Answer<Row> {
   readonly mode: 'native' | 'aligned_1s';
   readonly source: string;
   readonly sources: readonly string[];
+  /** Absent for the default. */
+  readonly instrument?: string;
   readonly row_count: number;
   /** Names and types of the columns, in order. */
   readonly schema: readonly { readonly name: string; readonly dtype: Dtype }[];
@@ -43,6 +45,8 @@ export interface FrameAnswer<Row>
   readonly columns: readonly {
     readonly name: string;
     readonly dataset: string;
+    /** Absent for the default. */
+    readonly instrument?: string;
     readonly field: string;
     readonly aggregate: string | null;
     readonly unit: string | null;

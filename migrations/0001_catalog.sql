@@ -7,13 +7,17 @@ create table if not exists datasets (
   key text not null unique
 );
 
--- Dictionary of the series of aligned rows; a dataset that is one series has the empty key.
+-- Dictionary of the series of aligned rows; a dataset that is one series has the empty key. Other instruments of an exchange
+-- have numbers of their own, which the migration registers beforehand (shared/registry/instruments.ts): the row here claims one
+-- for a symbol, for ever.
 create table if not exists series (
   series_id int4 generated always as identity primary key,
   dataset_id int2 not null references datasets,
   key text not null,
   unique (dataset_id, key)
 );
+create unique index if not exists series_slot on series (dataset_id) where dataset_id > 255;
+create unique index if not exists series_instrument on series ((dataset_id >> 8), key) where dataset_id > 255;
 
 -- Every try at publishing a partition. Numbers rise for ever, also over revisions.
 create table if not exists attempts (
@@ -78,7 +82,9 @@ create table if not exists partitions (
   -- fund's document, or the arrival of a followed block. Reads as of a time use it
   captured_ms int8 generated always as ((manifest ->> 'captured_ms')::int8) stored,
   primary key (dataset_id, partition_key),
-  exclude using gist (dataset_id with =, offsets with &&) where (state = 'proved')
+  -- An instrument that its exchange ended and listed again may begin with the ids that it had.
+  exclude using gist (dataset_id with =, (coalesce((manifest ->> 'listed_from_ms')::int8, 0)) with =, offsets with &&)
+    where (state = 'proved')
 );
 create index if not exists partitions_window on partitions (dataset_id, from_ms);
 create index if not exists partitions_span on partitions using gist (dataset_id, source_id, span) where span is not null;

@@ -9,8 +9,8 @@ create table if not exists api_keys (
   previous_digest bytea check (octet_length(previous_digest) = 32),
   previous_until timestamptz,
   scopes text[] not null check (cardinality(scopes) > 0 and scopes <@ array['read', 'export', 'operate', 'metrics']),
-  -- Null: all, those that are added later included.
-  dataset_ids smallint[] check (cardinality(dataset_ids) > 0),
+  -- Keys of datasets, or `dataset:instrument` for one instrument alone. Null: all, those that are added later included.
+  datasets text[] check (cardinality(datasets) > 0),
   requests_per_minute integer check (requests_per_minute > 0),
   concurrent_reads integer check (concurrent_reads > 0),
   created_at timestamptz not null default date_trunc('milliseconds', clock_timestamp()),

@@ -2,8 +2,10 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import Koa from 'koa';
+import { defaultInstrument } from '../shared/config/instruments.ts';
 import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import { createPool } from '../shared/db/connect.ts';
+import { registeredInstruments } from '../shared/db/instruments.ts';
 import { loadKeys } from '../shared/keys/store.ts';
 import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
@@ -11,6 +13,7 @@ import { ChangeFeed } from './changes/change-feed.ts';
 import { Problem } from './contract/problems.ts';
 import { PgPool, poolOptions } from './db/pool.ts';
 import { Inspector } from './discovery/inspector.ts';
+import { Instruments } from './discovery/instruments.ts';
 import { LogMessageReader } from './discovery/lineage.ts';
 import { ProofLog } from './discovery/proof-log.ts';
 import { ProvedFiles } from './exports/files.ts';
@@ -39,6 +42,7 @@ import { estimateRoute } from './routes/estimate.ts';
 import { type ExportFileDeps, exportFileRoutes } from './routes/export-files.ts';
 import { exportRoutes } from './routes/exports.ts';
 import { healthRoutes, metricsRoute } from './routes/health.ts';
+import { instrumentsRoute } from './routes/instruments.ts';
 import { lakeRoutes } from './routes/lake.ts';
 import { lineageRoute } from './routes/lineage.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
@@ -78,20 +82,22 @@ export interface App extends AsyncDisposable {
 }
 
 export function createApp(deps: AppDeps): App {
-  const services = createServices(deps);
   const { settings, log } = deps;
-  const { pool, limiters, logReader, checks, monitor, metrics, exports, changes } = services;
   const keyPool = createPool({ url: deps.databaseUrl, name: 'tidemark keys', max: 1, ...KEY_TIMEOUTS });
+  const instruments = new Instruments(settings, () => registeredInstruments(keyPool));
+  const services = createServices(deps);
+  const { pool, limiters, logReader, checks, monitor, metrics, exports, changes } = services;
   const callers = new Callers({
     owner: [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS],
     scraper: settings.SVC_METRICS_KEY,
     load: () => loadKeys(keyPool),
+    symbolOf: (dataset) => dataset.instrument ?? defaultInstrument(settings, dataset),
   });
   const refusals = new RefusalLog(log);
   const origins = settings.SVC_HTTP_CORS_ORIGINS;
   const cors = origins.length > 0 ? new Cors(origins) : undefined;
   return {
-    koa: createKoa(createRoutes(services, deps), { callers, cors, metrics, log, refusals }),
+    koa: createKoa(createRoutes({ ...services, instruments }, deps), { callers, cors, metrics, log, refusals }),
     refusals,
     checks,
     limiters,
@@ -218,13 +224,15 @@ function createLimiters(settings: Settings) {
 }
 
 function createRoutes(
-  services: ReturnType<typeof createServices>,
+  services: ReturnType<typeof createServices> & { readonly instruments: Instruments },
   { settings, identity, log, signIn }: AppDeps,
 ): Route[] {
-  const { rights, limiters, queues, inspector, budget, freshness, checks, monitor, metrics, exports } = services;
+  const { rights, limiters, queues, inspector, instruments, budget, freshness, checks, monitor, metrics, exports } =
+    services;
   const stallTimeoutMs = settings.limits.stallMs;
   const reads: ReadRouteDeps = {
     reader: services.reader,
+    instruments,
     rights,
     plainLimiter: limiters.plain,
     alignedLimiter: limiters.aligned,
@@ -239,6 +247,7 @@ function createRoutes(
     directories: exports.directories,
     limits: exports.limits,
     inspector,
+    instruments,
     rights,
     freshness,
     files: new ProvedFiles(),
@@ -252,10 +261,12 @@ function createRoutes(
     ...exportRoutes(exportDeps),
     ...exportFileRoutes(exportDeps),
     datasetsRoute({ inspector, rights }),
-    coverageRoute({ inspector, proofLog: services.proofLog, rights }),
-    estimateRoute({ inspector, rights, rules: { budget, freshness } }),
+    instrumentsRoute({ inspector, instruments }),
+    coverageRoute({ inspector, instruments, proofLog: services.proofLog, rights }),
+    estimateRoute({ inspector, instruments, rights, rules: { budget, freshness } }),
     lineageRoute({
       inspector,
+      instruments,
       rights,
       log: services.logReader,
       limiter: limiters.lineage,

@@ -21,6 +21,16 @@ export function editDistance(a: string, b: string): number {
   return last[b.length];
 }
 
+/** The most similar names, the nearest first. */
+export function nearestNames(text: string, names: readonly string[], count: number): string[] {
+  const given = text.slice(0, MAX_NAME_LENGTH).toLowerCase();
+  const distances = names.map((name) => ({ name, far: editDistance(given, name.toLowerCase()) }));
+  return distances
+    .sort((a, b) => a.far - b.far)
+    .slice(0, count)
+    .map(({ name }) => name);
+}
+
 /** A shorter beginning of a name says too little. */
 const MIN_BEGINNING = 3;
 

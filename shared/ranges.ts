@@ -17,6 +17,14 @@ export function clip(ranges: readonly Range[], from: number, to: number): Range[
     .filter((range) => range.from < range.to);
 }
 
+/** What of the gaps lies in `within`, sorted; all of it where nobody says what is expected. */
+export const expectedOf = <G extends Range>(gaps: readonly G[], within: readonly Range[] | undefined): readonly G[] =>
+  within === undefined
+    ? gaps
+    : gaps.flatMap((gap) =>
+        within.flatMap(({ from, to }) => clip([gap], from, to).map((part) => ({ ...gap, ...part }))),
+      );
+
 /** The gaps between sorted, disjoint ranges. */
 export function gapsBetween(ranges: readonly Range[]): Range[] {
   const gaps: Range[] = [];

@@ -108,6 +108,8 @@ export interface IngestRequest {
   readonly line: string;
   /** The documents to ingest; undefined for documents as they appear, until the signal. */
   readonly selection: Selection | undefined;
+  /** Of what is followed: the instruments, as `--instrument` names them. */
+  readonly instruments?: string;
   readonly synthetic: boolean;
   /** Why proved partitions are replaced; undefined: they are not. */
   readonly reason?: string;
@@ -284,8 +286,12 @@ async function openSession(
   return { context, feed, request, openFeed, retractions, run, lease, connection, proofs, project, note, surely };
 }
 
-function needsOf({ catalog, log, signal }: Context, { location }: IngestRequest, settings: Settings): FeedNeeds {
-  return { settings, location, catalog, log, signal };
+function needsOf(
+  { catalog, log, signal }: Context,
+  { location, instruments }: IngestRequest,
+  settings: Settings,
+): FeedNeeds {
+  return { settings, location, catalog, instruments, log, signal };
 }
 
 /** A sample is read with the settings that it was made with. */

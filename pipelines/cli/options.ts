@@ -55,6 +55,12 @@ export const required = (option: Option): Option => option.makeOptionMandatory()
 
 const heights = [integer('from-height', 'First block.'), integer('to-height', 'Last block, included.')];
 
+/** Of commands that look at what is stored. */
+export const INSTRUMENT = text(
+  'instrument',
+  'Of an exchange: these instruments, by symbol, separated by commas, or `all`; default the one of its setting.',
+);
+
 /** Options that select documents of a feed. Each feed declares which of them it takes (pipelines/sources/index.ts). */
 export const SELECTION: readonly Option[] = [
   day('from', 'First file day, capture or vintage. Default for an exchange: the earliest.'),
@@ -64,6 +70,7 @@ export const SELECTION: readonly Option[] = [
     "Which of the vendor's documents to read; default daily. A month makes the same day partitions.",
     ['daily', 'monthly'],
   ),
+  INSTRUMENT,
   text('fund', 'For `etf`: only these funds, by ticker or source id, separated by commas.'),
   text('series', "For `macro`: only these series, by the provider's id or source id, separated by commas."),
   ...heights,
@@ -75,5 +82,6 @@ export const PARTITIONS: readonly Option[] = [
   day('from', 'First day; default the earliest.'),
   day('to', 'Last day, included; default the latest.'),
   text('partition', 'Only this partition.'),
+  INSTRUMENT,
   ...heights,
 ];

@@ -5,10 +5,11 @@ import { failedUnit, type RunKind, RunRecorder } from '../../shared/db/runs.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
+import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
 import type { Feed } from '../sources/feed-types.ts';
 import { fedDatasets, feedOf, feeds } from '../sources/index.ts';
 import { type Context, openContext } from './context.ts';
+import { namedInstruments, typedKey } from './instruments.ts';
 import { EXIT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
 import { bar, grouped, seconds, table } from './output.ts';
@@ -30,6 +31,11 @@ export interface PartitionWork {
   readonly work: (dataset: DatasetDefinition, row: PartitionRow, context: Context) => Promise<PartitionReport>;
 }
 
+interface InstrumentOptions {
+  readonly instrument?: string;
+  readonly partition?: string;
+}
+
 interface ReportedUnit extends PartitionReport {
   readonly dataset: string;
 }
@@ -47,7 +53,7 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   await using context = await openContext(command, job.name);
   const startedAt = performance.now();
   const units: ReportedUnit[] = [];
-  for (const dataset of chosen) {
+  for (const dataset of await namedInstruments(context, chosen, command.values as InstrumentOptions)) {
     if (!context.signal.aborted)
       await overDataset(dataset, command, job, context, { units, isNamed: chosen.length > 1 });
   }
@@ -143,7 +149,7 @@ export function lineOf({ partition, state, rows, code, reason = '' }: PartitionR
 
 async function wantedRows(dataset: DatasetDefinition, { values }: ParsedCommand, { catalog }: Context) {
   const { from, to, partition, 'from-height': low, 'to-height': high } = values as Record<string, string | undefined>;
-  if (partition !== undefined) return await catalog.partitionsOf(dataset, [partition]);
+  if (partition !== undefined) return await catalog.partitionsOf(dataset, [typedKey(dataset, partition)]);
   if (low !== undefined || high !== undefined) {
     const span = { from: Number(low ?? 0), to: high === undefined ? Number.MAX_SAFE_INTEGER : Number(high) + 1 };
     return await catalog.overlapping(dataset, dataset.sources[0], span);
@@ -173,7 +179,7 @@ function summaryOf(units: readonly ReportedUnit[]): string {
  */
 function startOf(dataset: DatasetDefinition, day: string | undefined): number | undefined {
   if (day === undefined) return undefined;
-  return dataset.partition.kind === 'file_day' ? windowOf(dataset, day).fromMs : parseDay(day);
+  return dataset.partition.kind === 'file_day' ? windowOf(dataset, dayKeyOf(dataset, day)).fromMs : parseDay(day);
 }
 
 function endOf(dataset: DatasetDefinition, day: string | undefined): number | undefined {

@@ -8,10 +8,12 @@ import type { Context } from './context.ts';
 
 type Needs = Pick<Context, 'pool' | 'settings' | 'given'>;
 
-const datasetsOf = (feeds: readonly Feed[]): DatasetDefinition[] => feeds.flatMap(({ datasets }) => datasets);
+type Fed = { readonly datasets: readonly DatasetDefinition[] };
+
+const datasetsOf = (feeds: readonly Fed[]): DatasetDefinition[] => feeds.flatMap(({ datasets }) => datasets);
 
 /** @throws TidemarkError CONFIGURATION_INVALID if a setting was given another value than the pinned one. */
-export async function settingsFor({ pool, settings, given }: Needs, feeds: readonly Feed[]): Promise<Settings> {
+export async function settingsFor({ pool, settings, given }: Needs, feeds: readonly Fed[]): Promise<Settings> {
   return withPins(await readPins(pool, datasetsOf(feeds)), settings, given);
 }
 

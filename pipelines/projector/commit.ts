@@ -3,6 +3,7 @@
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { type Client, OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
+import { registeredInstruments } from '../../shared/db/instruments.ts';
 import {
   coverSpans,
   coverWindow,
@@ -19,6 +20,7 @@ import type { Recount } from '../../shared/proof/recount.ts';
 import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { baseOf, hasInstruments, SLOTS, slotNumber } from '../../shared/registry/instruments.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
 import { shareKlines } from './kline-storage.ts';
@@ -68,6 +70,7 @@ export async function writeProved(
   if (before.synthetic && !synthetic && dataset.native.scope.kind === 'window') {
     await deleteSampleRows(client, dataset, keys[0]);
   }
+  if (!synthetic) await retireSiblings(client, dataset);
   const known = await client.query<{ key: string; revision: number; state: string }>(
     'select partition_key as key, revision, state from partitions where dataset_id = $1 and partition_key = any ($2::text[])',
     [dataset.number, keys],
@@ -106,6 +109,25 @@ export async function writeProved(
   if (!synthetic) await pinSettings(client, dataset, manifests);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, manifests, 'proved');
+}
+
+/** The sample of an exchange goes as a whole: that of its other instruments with the first real partition of any. */
+async function retireSiblings(client: ClientBase, dataset: DatasetDefinition): Promise<void> {
+  const base = baseOf(dataset);
+  if (!hasInstruments(base)) return;
+  const { rows } = await client.query<{ id: number }>(
+    `select dataset_id as id from coverage where (dataset_id = $1 or dataset_id between $2 and $3) and dataset_id <> $4
+       and synthetic and proved <> '{}' order by dataset_id desc`,
+    [base.number, slotNumber(base, 1), slotNumber(base, SLOTS), dataset.number],
+  );
+  if (rows.length === 0) return;
+  const all = [...(await registeredInstruments(client)), base];
+  for (const { id } of rows) {
+    const sibling = all.find(({ number }) => number === id);
+    if (!sibling) continue;
+    await lockCoverage(client, sibling);
+    await deleteSampleRows(client, sibling, '');
+  }
 }
 
 const KEY = storedColumns(partitions, ['partitionKey']);
@@ -303,7 +325,7 @@ async function endAttempts(
 }
 
 /**
- * Moves the checkpoint, in the transaction whose effect it records and that locks the coverage, as `recover` does. The log is asked
+ * Moves the checkpoint of the log, which all instruments of a dataset share, in the transaction whose effect it records and that locks the coverage, as `recover` does. The log is asked
  * once more: it may have lost its tail since it was read, and a `recover` before this commit could not see this checkpoint.
  */
 export async function moveCheckpoint(
@@ -312,11 +334,13 @@ export async function moveCheckpoint(
   position: Position,
 ): Promise<void> {
   await position.confirm();
+  const base = baseOf(dataset);
+  if (base !== dataset) await lockCoverage(client, base);
   await client.query(
     `insert into checkpoints (dataset_id, stream_created, stream_sequence, message_sha256) values ($1, $2, $3, $4)
      on conflict (dataset_id) do update set stream_created = excluded.stream_created,
        stream_sequence = excluded.stream_sequence, message_sha256 = excluded.message_sha256, updated_at = clock_timestamp()`,
-    [dataset.number, position.streamCreated, position.sequence, position.messageSha256],
+    [base.number, position.streamCreated, position.sequence, position.messageSha256],
   );
 }
 

@@ -20,6 +20,7 @@ import {
 } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { baseOf, nativeRows } from '../../shared/registry/instruments.ts';
 import {
   isWholeSize,
   KEPT_COLUMNS,
@@ -53,17 +54,21 @@ export async function storeKlines(client: ClientBase, klines: KeptKlines): Promi
   }
 }
 
-/** The digest of the stored klines that lie inside the window. */
+/** The digest of the stored klines that lie inside the window, whatever number the database gave their instrument. */
 export async function storedKlinesSha256(
   client: ClientBase,
   dataset: DatasetDefinition,
   window: TimeWindow,
 ): Promise<string> {
   const digest = createHash('sha256');
+  const base = baseOf(dataset);
   for (const mode of ['native', 'aligned'] as const) {
+    const columns = columnsOf(mode).map((name) =>
+      name === 'dataset_id' && base !== dataset ? `${base.number}::int2 as dataset_id` : name,
+    );
     const stream = client.query(
       copyTo(
-        `copy (select ${columnsOf(mode).join(', ')} from ${KLINE_TABLES[mode]} where ${insideSql(dataset, window)}
+        `copy (select ${columns.join(', ')} from ${KLINE_TABLES[mode]} where ${insideSql(dataset, window)}
          order by size_s, start_ms) to stdout with (format binary)`,
       ),
     );
@@ -393,11 +398,12 @@ async function runsOf(
   }
   // No minute is left of those that were stored.
   if (stretches.length === 0) return NO_RUNS;
-  const { time, table } = dataset.native;
+  const { time } = dataset.native;
   const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
   const reads = stretches.map(
     (one) =>
-      `select ${price} as price from ${table} t where t."${time.column}" >= ${one.fromMs} and t."${time.column}" < ${one.toMs}`,
+      `select ${price} as price from ${nativeRows(dataset)} t
+       where t."${time.column}" >= ${one.fromMs} and t."${time.column}" < ${one.toMs}`,
   );
   const { rows } = await client.query<[number, number]>({
     text: `select price, count(*)::int4 from (${reads.join(' union all ')}) t group by 1`,

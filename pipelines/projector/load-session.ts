@@ -126,6 +126,8 @@ export interface LoadSessionOptions {
 const ANALYZED_PARTITIONS = 64;
 
 interface OpenLoad {
+  /** Of its instrument. */
+  readonly dataset: DatasetDefinition;
   readonly name: AttemptId;
   readonly load: PartitionLoad;
   /** The sequence of its first message. */
@@ -138,6 +140,8 @@ export type SessionOutcome = 'done' | 'rolled_back';
 
 /** An attempt whose first message has arrived. */
 export interface IncomingAttempt {
+  /** Of its instrument. */
+  readonly dataset: DatasetDefinition;
   readonly name: AttemptId;
   readonly revision: number;
   readonly synthetic: boolean;
@@ -151,7 +155,8 @@ export class LoadSession {
   readonly #catalog: Catalog;
   readonly #transaction: LoadTransaction;
   #streamCreated = new Date(0);
-  #seriesId = 0;
+  /** By the number of the dataset, where it has no series key. */
+  readonly #seriesIds = new Map<number, number>();
   #checkpoint = 0;
   #load: OpenLoad | undefined;
   /** The partitions of the open transaction, where they share one. */
@@ -179,7 +184,6 @@ export class LoadSession {
     const at = await verifyCheckpoint(connection, dataset, await this.#catalog.checkpoint(dataset));
     this.#streamCreated = at.streamCreated;
     this.#checkpoint = at.sequence;
-    this.#seriesId = dataset.aligned.seriesKey.length === 0 ? await this.#catalog.seriesId(dataset) : 0;
     if (projection.seconds) await DirtyBuckets.prepare(client);
   }
 
@@ -217,19 +221,27 @@ export class LoadSession {
     partition: PartitionRef,
     row: PartitionStatus['partition'],
   ): Promise<SessionOutcome> {
-    const { dataset, client, projection } = this.#needs;
+    const { client, projection } = this.#needs;
+    const { dataset, name, first } = arriving;
+    const seriesId = await this.#seriesIdOf(dataset);
     if ((await this.#enter(arriving, partition, row)) === 'rolled_back') return 'rolled_back';
     const shared = this.#batch?.copy;
     const load = await PartitionLoad.open(client, {
       dataset,
       partition,
       projection,
-      seriesId: this.#seriesId,
+      seriesId,
       ...(shared ? { shared } : {}),
     });
-    const { name, first } = arriving;
-    this.#load = { name, load, first, openedAt: performance.now() };
+    this.#load = { dataset, name, load, first, openedAt: performance.now() };
     return 'done';
+  }
+
+  async #seriesIdOf(dataset: DatasetDefinition): Promise<number> {
+    if (dataset.aligned.seriesKey.length > 0) return 0;
+    const id = this.#seriesIds.get(dataset.number) ?? (await this.#catalog.seriesId(dataset));
+    this.#seriesIds.set(dataset.number, id);
+    return id;
   }
 
   /** Proves the open load by its manifest, or adds it to the partitions that are proved together. */
@@ -239,8 +251,8 @@ export class LoadSession {
     message: JsMsg,
   ): Promise<SessionOutcome> {
     assert(this.#load, 'a manifest ends an open load');
-    const { load, name } = this.#load;
-    const found = manifestDiscrepancies(this.#needs.dataset, manifest, { ...header, ...name }, load);
+    const { dataset, load, name } = this.#load;
+    const found = manifestDiscrepancies(dataset, manifest, { ...header, ...name }, load);
     const misstated = describeDiscrepancies(found) || undefined;
     if (this.#batch) return await this.#join(manifest, misstated, this.#batch, message);
     return await this.#prove(manifest, misstated, message);
@@ -252,11 +264,11 @@ export class LoadSession {
 
   /** Begins the transaction or joins the open one, and deletes the rows that the load replaces. */
   async #enter(
-    { revision, synthetic }: IncomingAttempt,
+    { dataset, revision, synthetic }: IncomingAttempt,
     partition: PartitionRef,
     row: PartitionStatus['partition'],
   ): Promise<SessionOutcome> {
-    const { dataset, client, side, projection } = this.#needs;
+    const { client, side, projection } = this.#needs;
     const { seconds } = projection;
     if (!seconds) {
       await ensureAlignedChunks(side, dataset, [partition.fromMs, partition.toMs - 1000]);
@@ -315,8 +327,8 @@ export class LoadSession {
 
   /** Proves a partition that has a transaction of its own and commits, or quarantines it. */
   async #prove(manifest: Manifest, misstated: string | undefined, message: JsMsg): Promise<SessionOutcome> {
-    const { dataset, client, log } = this.#needs;
-    const { load, openedAt, name } = this.#load!;
+    const { client, log } = this.#needs;
+    const { dataset, load, openedAt, name } = this.#load!;
     const position = this.position(message);
     const startedAt = performance.now();
     let reason = misstated;

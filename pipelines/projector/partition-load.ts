@@ -19,7 +19,7 @@ import {
   scopeSql,
   seriesCondition,
 } from '../../shared/proof/recount.ts';
-import { rangedColumns, type ValueRanges } from '../../shared/proof/value-ranges.ts';
+import { rangedColumns, unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import {
@@ -123,6 +123,8 @@ export class PartitionLoad {
    */
   static async open(client: ClientBase, needs: LoadNeeds): Promise<PartitionLoad> {
     const { dataset } = needs;
+    const { owner } = dataset.native;
+    if (owner) await client.query(`select set_config('tidemark.instrument', $1, true)`, [owner.value]);
     const tables = needs.tables ?? { native: await target(client, needs), aligned: ALIGNED_TABLE };
     // The window of a file day is emptied here, whatever it holds: an earlier revision, or rows that were quarantined.
     if (!needs.tables && dataset.native.scope.kind === 'window') await deleteWindow(client, dataset, needs.partition);
@@ -300,7 +302,9 @@ export class PartitionLoad {
       return await recountNative(this.#client, this.#dataset, partition, table);
     }
     const tables = { native: table, aligned: this.#tables.aligned };
-    return await recount(this.#client, this.#dataset, this.partition, tables, this.#folded.columns);
+    const ranges = unitedRanges(this.frames.flatMap((frame) => (frame.header.rows > 0 ? [frame.ranges] : [])));
+    const partition = { ...this.partition, ranges };
+    return await recount(this.#client, this.#dataset, partition, tables, this.#folded.columns);
   }
 
   /** Discards an open COPY; the caller rolls back. */
@@ -310,9 +314,10 @@ export class PartitionLoad {
   }
 }
 
-/** A file day fills chunks of its own; other partitions share chunks, whose index exists. */
+/** A file day of a default instrument fills chunks of its own; other partitions share chunks, whose index exists. */
 async function target(client: ClientBase, { dataset, partition }: LoadNeeds): Promise<LoadTarget> {
-  if (dataset.native.scope.kind === 'window') return await prepareChunks(client, dataset, partition);
+  if (dataset.native.scope.kind === 'window' && !dataset.native.owner)
+    return await prepareChunks(client, dataset, partition);
   return { table: dataset.native.table, chunks: [] };
 }
 
@@ -344,5 +349,5 @@ export async function deleteWindow(
 /** Where the rows of a catalog's partition are; its times are known from its first proof on. */
 export function partitionRefOf(row: PartitionRow): PartitionRef {
   assert(row.fromMs !== null && row.toMs !== null, `the times of ${row.partitionKey} are known`);
-  return { key: row.partitionKey, fromMs: row.fromMs, toMs: row.toMs };
+  return { key: row.partitionKey, fromMs: row.fromMs, toMs: row.toMs, ranges: row.valueRanges ?? undefined };
 }

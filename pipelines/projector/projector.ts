@@ -12,9 +12,11 @@ import { assert, explain } from '../../shared/errors.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { attemptOfSubject, retractionSubject, retractionSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import { ENDED, endSkipped, moveCheckpoint, type Skipping } from './commit.ts';
 import { dataFault } from './faults.ts';
+import { Instruments } from './instruments.ts';
 import { LoadSession, type LoadSessionOptions, MAX_OPEN_MS } from './load-session.ts';
 import { type DecodedMessage, decodeMessage, LogReader } from './log-reader.ts';
 import { retractPartition } from './retract.ts';
@@ -40,6 +42,8 @@ interface ParsedMessage extends MessageFacts {
   readonly message: JsMsg;
   readonly revision: number;
   readonly synthetic: boolean;
+  /** Of the instrument that the partition's key names. */
+  readonly dataset: DatasetDefinition;
   readonly decoded: DecodedMessage;
   readonly manifest?: Manifest;
   /** The reason of a retraction. */
@@ -51,6 +55,7 @@ export class Projector {
   readonly #reader: LogReader;
   /** Reads on the side connection, so it sees only what is committed. */
   readonly #catalog: Catalog;
+  readonly #instruments: Instruments;
   readonly #work: LoadSession;
   readonly #machine: Machine;
   readonly #prefetched: DecodedMessage[] = [];
@@ -74,6 +79,7 @@ export class Projector {
     this.#needs = needs;
     this.#reader = new LogReader({ ...needs, onLost: (first, last) => this.#recordLost(first, last) });
     this.#catalog = new Catalog(needs.side);
+    this.#instruments = new Instruments(needs.side, needs.dataset);
     this.#work = new LoadSession(needs);
     this.#machine = new Machine(this.#handlers);
   }
@@ -142,13 +148,15 @@ export class Projector {
       this.#logUnreadable(message, decoded.fault);
       const of = attemptOfSubject(message.subject);
       const { fault } = decoded;
-      return { kind: 'unreadable', of, frame: 0, fault, message, revision: 0, synthetic: false, decoded };
+      const dataset = of ? await this.#instruments.of(of.partition) : this.#needs.dataset;
+      return { kind: 'unreadable', of, frame: 0, fault, message, revision: 0, synthetic: false, dataset, decoded };
     }
     const { header, body } = decoded;
     const { partition, attempt, frame, revision } = header;
     const kind: MessageFacts['kind'] = header.kind === 'withheld' ? 'retraction' : header.kind;
     const synthetic = header.synthetic === true;
-    const facts = { kind, of: { partition, attempt }, frame, message, revision, synthetic, decoded };
+    const dataset = await this.#instruments.of(partition);
+    const facts = { kind, of: { partition, attempt }, frame, message, revision, synthetic, dataset, decoded };
     try {
       const position = `${this.#needs.dataset.key} sequence ${message.seq}`;
       if (kind === 'manifest') return { ...facts, manifest: parseManifest(await body, position) };
@@ -265,8 +273,7 @@ export class Projector {
   }
 
   async #open(): Promise<ProjectorMessage> {
-    const { dataset } = this.#needs;
-    const { of: name, message, revision, synthetic } = this.#current;
+    const { of: name, message, revision, synthetic, dataset } = this.#current;
     assert(name, 'the first message of an attempt names it');
     this.#attempt = name;
     const { partition: key, attempt } = name;
@@ -292,7 +299,7 @@ export class Projector {
     } catch (error) {
       return refuse('broken', explain(error));
     }
-    const opened = await this.#work.open({ name, revision, synthetic, first: message.seq }, partition, row);
+    const opened = await this.#work.open({ dataset, name, revision, synthetic, first: message.seq }, partition, row);
     if (opened === 'rolled_back') return opened;
     return this.#work.isPending ? 'opened_shared' : 'opened';
   }
@@ -322,8 +329,8 @@ export class Projector {
   }
 
   async #recordEnd(skipping: Skipping, manifest: Manifest): Promise<ProjectorMessage> {
-    const { dataset, side } = this.#needs;
-    const { message } = this.#current;
+    const { side } = this.#needs;
+    const { message, dataset } = this.#current;
     if ((await this.#work.commit()) === 'rolled_back') return 'rolled_back';
     await endSkipped(side, dataset, skipping, manifest, this.#work.position(message));
     this.#work.advance(message);
@@ -334,8 +341,8 @@ export class Projector {
    * If the damaged message was the manifest, nothing else ends the attempt. The publisher writes a copy to the catalog.
    */
   async #findEnd(): Promise<ProjectorMessage> {
-    const { dataset, signal } = this.#needs;
-    const { of: name, message, fault = 'it cannot be read' } = this.#current;
+    const { signal } = this.#needs;
+    const { of: name, message, dataset, fault = 'it cannot be read' } = this.#current;
     assert(name, 'the attempt of a damaged message is known');
     const broken: Skipping = { name, why: 'broken', reason: fault };
     if (this.#skipping?.why === 'broken') this.#skipping = broken;
@@ -356,8 +363,8 @@ export class Projector {
    * that have to be read again, so the checkpoint stays before it, and the second reading skips it.
    */
   async #retract(early: boolean): Promise<ProjectorMessage> {
-    const { dataset, client, projection, log } = this.#needs;
-    const { of: name, message, reason = '' } = this.#current;
+    const { client, projection, log } = this.#needs;
+    const { of: name, message, dataset, reason = '' } = this.#current;
     assert(name, 'a retraction names its attempt');
     const { partition, attempt } = name;
     await this.#work.drop();

@@ -399,15 +399,16 @@ async function answerRequest(
   client: Client,
   { datasets, projectionOf, log }: Pick<RecountNeeds, 'datasets' | 'projectionOf' | 'log'>,
 ): Promise<VerifyResult | 'gone' | undefined> {
+  const catalog = new Catalog(client);
+  const all = [...datasets, ...(await catalog.instruments(datasets))];
   const { rows } = await client.query<{ dataset_id: number; partition_key: string; reason: string }>(
     `select dataset_id, partition_key, reason from recount_requests where dataset_id = any($1) order by asked_at limit 1`,
-    [datasets.map(({ number }) => number)],
+    [all.map(({ number }) => number)],
   );
   const [request] = rows;
-  const dataset = datasets.find(({ number }) => number === request?.dataset_id);
+  const dataset = all.find(({ number }) => number === request?.dataset_id);
   if (!request || !dataset) return undefined;
   const { partition_key: partition, reason: asked } = request;
-  const catalog = new Catalog(client);
   const row = await catalog.partition(dataset, partition);
   const facts = { dataset: dataset.key, partition, asked };
   if (row?.state !== 'proved') {

@@ -99,7 +99,7 @@ interface Track {
 interface Reading {
   readonly request: DocumentRequest;
   readonly course: Course;
-  readonly tracks: Map<string, Track>;
+  readonly tracks: Map<number, Track>;
   /** Manifests that the log holds and the catalog does not. */
   inLog: (StoredManifest & { readonly at: number })[];
   /** Outcomes that are reported as soon as the catalog has those manifests. */
@@ -448,10 +448,10 @@ function isDue({ inLog, outcomes }: Reading, { dataset }: Track): boolean {
 }
 
 function trackOf({ tracks }: Reading, dataset: DatasetDefinition): Track {
-  const known = tracks.get(dataset.key);
+  const known = tracks.get(dataset.number);
   if (known) return known;
   const track: Track = { dataset, state: 'between', kept: [], keptBytes: 0, lookahead: 0 };
-  tracks.set(dataset.key, track);
+  tracks.set(dataset.number, track);
   return track;
 }
 

@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
+import { baseNumber } from '../../shared/registry/instruments.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
@@ -65,21 +66,27 @@ export class DayKlines {
   /** No row can be added afterwards. */
   build(datasetId: number): KeptKlines {
     const trades = this.#trades.buckets();
-    const native = new KlineRows('native', trades.length * 512);
-    for (const bucket of trades) native.add(nativeValues(bucket, datasetId));
     const seconds = this.#secondsBuckets();
-    const aligned = new KlineRows('aligned', seconds.length * 256);
-    for (const bucket of seconds) aligned.add(alignedValues(bucket, datasetId));
+    const rowsOf = (number: number) => {
+      const native = new KlineRows('native', trades.length * 512);
+      for (const bucket of trades) native.add(nativeValues(bucket, number));
+      const aligned = new KlineRows('aligned', seconds.length * 256);
+      for (const bucket of seconds) aligned.add(alignedValues(bucket, number));
+      return { native: native.rows(), aligned: aligned.rows() };
+    };
+    const rows = rowsOf(datasetId);
+    // Another database may have given the instrument another number, and its digest is the same.
+    const base = baseNumber(datasetId);
+    const digested = base === datasetId ? rows : rowsOf(base);
     const minutes = trades.filter(({ sizeMs }) => sizeMs === KEPT_SIZES_MS[0]);
     const zero: ExactDecimal = { mantissa: 0n, scale: 0 };
     return {
-      native: native.rows(),
-      aligned: aligned.rows(),
+      ...rows,
       trades: minutes.reduce((sum, bucket) => sum + bucket.trades, 0),
       seconds: this.#minutes.reduce((sum, bucket) => sum + bucket.seconds, 0),
       price: minutes.map(({ totals }) => totals.price).reduce(addDecimals, zero),
       quantity: minutes.map(({ totals }) => totals.quantity).reduce(addDecimals, zero),
-      sha256: digestOf(native.rows(), aligned.rows()),
+      sha256: digestOf(digested.native, digested.aligned),
     };
   }
 

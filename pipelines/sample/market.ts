@@ -19,6 +19,15 @@ const BEFORE_HOUR = ACTIVITY.map(
   (_, hour) => ACTIVITY.slice(0, hour).reduce((sum, one) => sum + one, 0) / DAYS_ACTIVITY,
 );
 
+/** What other coins cost of a bitcoin, on a market in which all of them move together. */
+const COINS: Readonly<Record<string, number>> = { ETH: 0.055, SOL: 0.0022 };
+
+/** The price of an instrument at that time, where it is not bitcoin's; by the beginning of its symbol, as far as it is known. */
+export function coinPriceAt(symbol: string, ms: number): number | undefined {
+  const coin = Object.keys(COINS).find((name) => symbol.startsWith(name));
+  return coin === undefined ? undefined : COINS[coin] * new MarketPrice().at(ms);
+}
+
 /** How busy the market is at that time; 1 on average. */
 export const activityAt = (ms: number): number => (ACTIVITY[Math.floor(ms / HOUR_MS) % HOURS] * HOURS) / DAYS_ACTIVITY;
 

@@ -112,7 +112,7 @@ export interface Source<R extends DocumentRequest = DocumentRequest> {
 /** A document of trade files. */
 export interface FileDayRequest extends DocumentRequest {
   readonly granularity: 'daily' | 'monthly';
-  readonly partitions: readonly PartitionWindow[];
+  readonly partitions: readonly (PartitionWindow & Pick<RequestedPartition, 'dataset'>)[];
 }
 
 /** A source whose documents are known by their day. */
@@ -128,6 +128,8 @@ export interface FeedNeeds {
   /** The location of a sample's documents, which replaces that of the settings. */
   readonly location?: URL;
   readonly catalog: Catalog;
+  /** The instruments to follow, as `--instrument` names them; undefined: the default. */
+  readonly instruments?: string;
   readonly log: Logger;
   readonly signal: AbortSignal;
 }
@@ -188,6 +190,8 @@ export interface SampleOrder {
   readonly to: string;
   /** Trades of a day; a source whose documents have rows of their own ignores it. */
   readonly rows?: number;
+  /** The symbol of another instrument than the default. */
+  readonly instrument?: string;
   readonly settings: Settings;
   readonly signal: AbortSignal;
 }

@@ -11,13 +11,18 @@ import { assert, explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { SECRET_BYTES } from '../../shared/proof-log/commitment.ts';
 import { changeNumber, changeText } from '../../shared/proof-log/leaf.ts';
-import { DATASETS } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { baseNumber, type Instrument } from '../../shared/registry/instruments.ts';
+import { instrumentOfKey } from '../../shared/registry/keys.ts';
+
+/** The dataset of a change, or its instrument. */
+export type ChangedDataset = Pick<DatasetDefinition, 'key'> & Partial<Pick<DatasetDefinition, 'trades' | 'instrument'>>;
 
 /** One change, as both representations send it. */
 interface Change {
   readonly number: number;
   /** Null where the change is about the log itself. */
-  readonly dataset: string | null;
+  readonly dataset: ChangedDataset | null;
   readonly synthetic: boolean;
   /** The event: an `id` line and a `data` line with the JSON, its salt included. */
   readonly event: Buffer;
@@ -26,7 +31,7 @@ interface Change {
 }
 
 /** Whether a reader wants the changes of a dataset. */
-export type Covers = (dataset: string) => boolean;
+export type Covers = (dataset: ChangedDataset) => boolean;
 
 /** Whether readers may have the salt of a leaf. */
 type MayOpen = (dataset: string, synthetic: boolean) => boolean;
@@ -58,7 +63,7 @@ const WRITE_BYTES = 16 * 1024;
 /** Listeners that are written to before other work of the process gets its turn. */
 const BATCH = 200;
 
-const DATASET_BY_NUMBER = new Map([...DATASETS.values()].map(({ number, key }) => [number, key]));
+const DATASET_BY_NUMBER = new Map([...DATASETS.values()].map((dataset) => [dataset.number, dataset]));
 const HEARTBEAT = Buffer.from(': heartbeat\n\n');
 
 interface Listener {
@@ -343,18 +348,27 @@ interface LeafRow {
 
 export function changeOf({ leaf_index, dataset_id, body, salt }: LeafRow): Change {
   const index = Number(leaf_index);
-  const text = `id: ${changeNumber(index)}\n${DATA}${changeText(index, body, salt)}\n\n`;
+  const dataset = dataset_id === null ? null : changedDataset(dataset_id, body);
+  const text = `id: ${changeNumber(index)}\n${DATA}${changeText(index, body, salt, dataset?.instrument)}\n\n`;
   // Changes come one at a time. In Node's pool each would keep the 64 KiB that it shares with what is long gone.
   const event = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
   event.write(text);
   return {
     number: changeNumber(index),
-    dataset: dataset_id === null ? null : (DATASET_BY_NUMBER.get(dataset_id) ?? ''),
+    dataset,
     // In a text of JSON the quotation marks would be escaped.
     synthetic: body.includes('"synthetic":true'),
     event,
     saltAt: salt ? event.indexOf(SALT) + SALT.length : undefined,
   };
+}
+
+function changedDataset(number: number, body: Buffer): ChangedDataset {
+  const dataset = DATASET_BY_NUMBER.get(baseNumber(number)) ?? { key: '' };
+  if (baseNumber(number) === number) return dataset;
+  // The partition says of which instrument it is.
+  const { partition } = JSON.parse(body.toString()) as { readonly partition: string };
+  return { ...dataset, instrument: instrumentOfKey(partition) as Instrument };
 }
 
 const DATA = 'data: ';
@@ -365,7 +379,7 @@ const NULL = Buffer.from('null');
 
 /** The event as a reader may have it. */
 function eventFor({ dataset, synthetic, event, saltAt }: Change, mayOpen: MayOpen): Buffer {
-  if (saltAt === undefined || mayOpen(dataset ?? '', synthetic)) return event;
+  if (saltAt === undefined || mayOpen(dataset?.key ?? '', synthetic)) return event;
   return Buffer.concat([event.subarray(0, saltAt), NULL, event.subarray(saltAt + SALT_TEXT)]);
 }
 

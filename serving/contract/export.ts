@@ -6,7 +6,9 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { FRAME_RULES, type FrameRequest, frameColumns, frameKeys, frameKeysAt, frameOf } from './frame.ts';
+import { type FindInstrument, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
 import { conditional, has, properties, whereIs, without } from './json-schema.ts';
+import type { ContractFault } from './problems.ts';
 import { contractsOf, fieldsOf, filtersOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
 import type { ReadRequest, Window } from './read-request.ts';
 import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
@@ -128,6 +130,7 @@ const rowKeys = (columns: Columns | undefined) => ({
   mode: modeKey,
   ...fileKeys,
   dataset: datasetKey.meta({ description: 'The dataset; a frame has `columns` instead.' }),
+  instrument: instrumentKey,
   ...pinnedView,
   month_year: z
     .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
@@ -180,14 +183,16 @@ export const exportSchema = documentedBody(
 
 const contractOf = contractsOf(exportBody);
 
-export function parseExport(body: Json): Parsed<ExportRequest> {
+export function parseExport(body: Json, find: FindInstrument = NO_INSTRUMENTS): Parsed<ExportRequest> {
   const raw = isObject(body) ? body : {};
-  if ('columns' in raw) return parseFrameExport(raw);
+  if ('columns' in raw) return parseFrameExport(raw, find);
   const mode = modeOf(raw);
-  const dataset = POINTER.datasetOf(raw);
+  const named: ContractFault[] = [];
+  const at = { find, pointer: '/instrument', faults: named };
+  const dataset = instrumentOf(POINTER.datasetOf(raw), raw.instrument, at);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
-  const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+  const faults = [...named, ...(outcome.success ? [] : faultsOf(outcome.error, schema))];
   if (isObject(body)) faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
@@ -195,6 +200,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
     fields,
     strict: isStrict,
     dataset: _,
+    instrument: __,
     format,
     compression,
     auth_token,
@@ -213,7 +219,13 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
     strict: isStrict,
     asOfMs: as_of?.ms,
   };
-  const storedBody = { ...raw, ...(window.kind === 'random' && { random_seed: window.seed }) };
+  // The default's own name says nothing that its absence does not.
+  const { instrument, ...others } = raw;
+  const storedBody = {
+    ...others,
+    ...(instrument !== undefined && dataset!.instrument !== undefined && { instrument }),
+    ...(window.kind === 'random' && { random_seed: window.seed }),
+  };
   return {
     value: {
       datasets: [dataset!],
@@ -230,11 +242,11 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   };
 }
 
-function parseFrameExport(raw: JsonObject): Parsed<ExportRequest> {
+function parseFrameExport(raw: JsonObject, find: FindInstrument): Parsed<ExportRequest> {
   const outcome = frameBody.safeParse(raw);
   const faults = outcome.success ? [] : faultsOf(outcome.error, frameBody, frameKeysAt);
   faults.push(...faultsBetween(ALL_FRAME_RULES, raw));
-  const columns = frameColumns(raw, outcome.success ? outcome.data : undefined, faults);
+  const columns = frameColumns(raw, outcome.success ? outcome.data : undefined, { find, faults });
   if (!outcome.success || faults.length > 0) return { faults };
   const { format, compression, auth_token, ...data } = outcome.data;
   const frame = frameOf(data, columns, raw);

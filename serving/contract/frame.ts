@@ -9,6 +9,13 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, type Field } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type Filter, type FilterClause, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
+import {
+  type FindInstrument,
+  INSTRUMENT_DATASETS,
+  instrumentKey,
+  instrumentOf,
+  NO_INSTRUMENTS,
+} from './instruments.ts';
 import { properties, ruledBy, whereIs } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { columnsOf, rangeFaults, selectors, windowOf } from './query.ts';
@@ -82,6 +89,7 @@ const column = z.strictObject(
       .regex(NAME, { error: NAME_RULE })
       .meta({ description: 'Its name in the rows.', not: { enum: [FRAME_DATETIME, FRAME_KNOWN_AT] } }),
     dataset: datasetKey,
+    instrument: instrumentKey,
     field: fieldName.meta({
       description:
         'A number, flag or time of the dataset’s native rows, or of its aligned rows if native ones lack it.',
@@ -109,6 +117,7 @@ const documentedColumn = () =>
   column.meta({
     id: 'FrameColumn',
     ...ruledBy({
+      dependentSchemas: { instrument: properties({ dataset: { enum: INSTRUMENT_DATASETS } }) },
       allOf: [...DATASETS.values()].map((dataset) =>
         whereIs(
           'dataset',
@@ -169,12 +178,12 @@ const COLUMN_KEYS = Object.keys(column.shape);
 export const frameKeysAt = (path: readonly PropertyKey[]): readonly string[] =>
   path[0] === 'columns' && path.length === 2 ? COLUMN_KEYS : CLAUSE_KEYS;
 
-export function parseFrame(body: Json): Parsed<FrameRequest> {
+export function parseFrame(body: Json, find: FindInstrument = NO_INSTRUMENTS): Parsed<FrameRequest> {
   const raw = isObject(body) ? body : {};
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema, frameKeysAt);
   if (isObject(body)) faults.push(...faultsBetween(FRAME_RULES, raw));
-  const columns = frameColumns(raw, outcome.success ? outcome.data : undefined, faults);
+  const columns = frameColumns(raw, outcome.success ? outcome.data : undefined, { find, faults });
   if (!outcome.success || faults.length > 0) return { faults };
   return { value: frameOf(outcome.data, columns, raw) };
 }
@@ -195,13 +204,19 @@ export function frameOf(data: FrameData, columns: readonly FrameColumn[], body: 
 }
 
 /** The columns whose fields exist. Adds what is wrong with the others to `faults`; `data` has what the schema could read. */
-export function frameColumns(raw: JsonObject, data: FrameData | undefined, faults: ContractFault[]): FrameColumn[] {
+export function frameColumns(
+  raw: JsonObject,
+  data: FrameData | undefined,
+  { find, faults }: { readonly find: FindInstrument; readonly faults: ContractFault[] },
+): FrameColumn[] {
   if (!Array.isArray(raw.columns)) return [];
   return raw.columns.slice(0, MAX_FRAME_COLUMNS).flatMap((one: Json, index): FrameColumn[] => {
     if (!isObject(one) || faults.length > MAX_FAULTS) return [];
-    const dataset = typeof one.dataset === 'string' ? DATASETS.get(one.dataset) : undefined;
-    if (!dataset || typeof one.field !== 'string') return [];
     const at = `/columns/${index}`;
+    const pointer = `${at}/instrument`;
+    const byDefault = typeof one.dataset === 'string' ? DATASETS.get(one.dataset) : undefined;
+    const dataset = instrumentOf(byDefault, one.instrument, { find, pointer, faults });
+    if (!dataset || typeof one.field !== 'string') return [];
     const found = fieldOf(dataset, one.field);
     if (!found) {
       faults.push({ pointer: `${at}/field`, message: unknownField(dataset, one.field) });

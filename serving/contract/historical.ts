@@ -10,6 +10,7 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
+import { type FindInstrument, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
 import { pascal, properties, whereIs } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
 import { columnsOf, fieldsOf, filtersOf, latestWindow, type Query, randomWindow } from './query.ts';
@@ -114,21 +115,34 @@ const ofMode = (native: Columns, aligned: Columns): Rule => ({
 });
 
 /** Returns the parser of one route's bodies. */
-export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKind): (body: Json) => Parsed<Query> {
-  const style = styleOf(dataset, kind);
+export function historicalParser(
+  byDefault: DatasetDefinition,
+  kind: HistoricalKind,
+): (body: Json, find?: FindInstrument) => Parsed<Query> {
+  const style = styleOf(byDefault, kind);
   const rules = rulesOf(style);
-  const contracts = new Map(
-    MODES.map((mode) => {
-      const columns = style.columns(mode);
-      return [mode, { columns, schema: bodyOf({ ...common, ...selection(columns), ...style.keys }) }];
-    }),
-  );
-  return (body) => {
+  const contracts = new Map<string, { readonly columns: Columns; readonly schema: ReturnType<typeof schemaOf> }>();
+  const schemaOf = (columns: Columns) => bodyOf({ ...common, ...selection(columns), ...style.keys });
+  const contractOf = (dataset: DatasetDefinition, mode: Mode) => {
+    const key = `${dataset.number} ${mode}`;
+    let contract = contracts.get(key);
+    if (!contract) {
+      const columns = historicalColumns(dataset, kind, mode);
+      contract = { columns, schema: schemaOf(columns) };
+      contracts.set(key, contract);
+    }
+    return contract;
+  };
+  return (body, find = NO_INSTRUMENTS) => {
     const raw = isObject(body) ? body : {};
     const mode = modeOf(raw);
-    const { columns, schema } = contracts.get(mode)!;
+    const named: ContractFault[] = [];
+    const dataset = byDefault.trades
+      ? instrumentOf(byDefault, raw.instrument, { find, pointer: '/instrument', faults: named })
+      : byDefault;
+    const { columns, schema } = contractOf(dataset, mode);
     const outcome = schema.safeParse(body);
-    const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+    const faults = [...named, ...(outcome.success ? [] : faultsOf(outcome.error, schema))];
     faults.push(...faultsBetween(rules, raw, columns));
     const filters = filtersOf(raw, columns, faults);
     if (!outcome.success || faults.length > 0) return { faults };
@@ -153,7 +167,7 @@ function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
   const { trades } = dataset;
   if (kind === 'klines') {
     const columns = (mode: Mode) => klineColumns(mode, dataset.key);
-    return { columns, keys: { kline_size: klineSize } };
+    return { columns, keys: { instrument: instrumentKey, kline_size: klineSize } };
   }
   if (!trades) {
     return { columns: (mode) => columnsOf(dataset, mode), keys: hasVintages(dataset) ? { as_of: asOf } : {} };
@@ -161,6 +175,7 @@ function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
   return {
     columns: (mode) => (mode === 'native' ? tradeColumns(dataset) : columnsOf(dataset, mode)),
     keys: {
+      instrument: instrumentKey,
       include_datetime_col: boolean
         .optional()
         .meta({ description: 'When false, the default fields leave out `datetime`. Only for mode native.' }),

@@ -9,6 +9,13 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, type DatasetKey, type Field, shapeOf } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
+import {
+  type FindInstrument,
+  INSTRUMENT_DATASETS,
+  instrumentKey,
+  instrumentOf,
+  NO_INSTRUMENTS,
+} from './instruments.ts';
 import { conditional, pascal, properties } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import type { ReadRequest, Window } from './read-request.ts';
@@ -59,17 +66,19 @@ export interface Query {
   readonly csvFormulas?: CsvFormulas;
 }
 
-export function parseQuery(body: Json): Parsed<Query> {
+export function parseQuery(body: Json, find: FindInstrument = NO_INSTRUMENTS): Parsed<Query> {
   const raw = isObject(body) ? body : {};
   const mode = modeOf(raw);
-  const dataset = POINTER.datasetOf(raw);
+  const named: ContractFault[] = [];
+  const at = { find, pointer: '/instrument', faults: named };
+  const dataset = instrumentOf(POINTER.datasetOf(raw), raw.instrument, at);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
-  const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+  const faults = [...named, ...(outcome.success ? [] : faultsOf(outcome.error, schema))];
   faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
-  const { fields, strict, sources, as_of: asOfTime, csv_formulas, ...data } = outcome.data;
+  const { fields, strict, sources, as_of: asOfTime, csv_formulas, instrument: _, ...data } = outcome.data;
   const window = windowOf(data);
   const asOfMs = asOfTime?.ms;
   const read = { dataset: dataset!, mode, fields: fieldsOf(fields, columns!), filters, window, strict, asOfMs };
@@ -132,7 +141,7 @@ export const selectors = {
 export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
   const contracts = new Map<string, { readonly columns: Columns | undefined; readonly schema: S }>();
   return (dataset: DatasetDefinition | undefined, mode: Mode) => {
-    const key = `${dataset?.key ?? ''} ${mode}`;
+    const key = `${dataset?.number ?? ''} ${mode}`;
     let contract = contracts.get(key);
     if (!contract) {
       const columns = dataset && columnsOf(dataset, mode);
@@ -158,6 +167,7 @@ export const rawRules = (pointer: DatasetPointer, selectors: readonly (readonly 
   oneWindow(selectors),
   onlyWith('random_seed', 'n_random'),
   asOfOnlyWhereVintagesAre(pointer),
+  { faults: () => [], schema: { dependentSchemas: { instrument: pointer.isOneOf(INSTRUMENT_DATASETS) } } },
   FIELDS_ONCE,
   { faults: rangeFaults },
   together('view_id', 'view_version'),
@@ -253,6 +263,7 @@ const bodySchema = (columns: Columns | undefined) =>
         error: 'must be a list of exactly one dataset key',
       })
       .meta({ description: 'The dataset.' }),
+    instrument: instrumentKey,
     ...pinnedView,
     ...selectors,
     ...selection(columns),

@@ -5,13 +5,14 @@ import { isoOf } from '../../shared/dates.ts';
 import { foundLeaf, joinLeaf, LEAF_COLUMNS, statingLeafSql } from '../../shared/db/partition-changes.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { decodeLeaf, type LeafReason } from '../../shared/proof-log/leaf.ts';
-import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
+import { expectedOf, gapsBetween, parseMultirange, type Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import { instrumentMember } from '../contract/instruments.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import type { MayOpen } from '../rights/gate.ts';
 import { checkpointField, HEAD_SQL, type ProofLog, proofLogAnswer, type SignedHead, signedHead } from './proof-log.ts';
-import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
+import { count, datasetKey, document, flag, instrumentName, sha256, textField, utc } from './schemas.ts';
 
 const span = z
   .strictObject({ unit: z.enum(['epoch_ms', 'height']), from: z.int(), to: z.int() })
@@ -82,6 +83,7 @@ const lateArrival = z.strictObject({
 
 export const coverageAnswer = z.strictObject({
   dataset: datasetKey,
+  instrument: instrumentName,
   partition_kind: textField('What is fetched, proved and replayed together.'),
   version: count('Number that rises with every change of coverage.'),
   synthetic: flag('Whether the dataset holds the sample: rows that no vendor published.'),
@@ -118,7 +120,11 @@ const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; reado
 /** What is proved of a dataset and the gaps in it: by time for file days, by source for all other kinds. */
 interface Proved extends Pick<CoverageAnswer, 'version' | 'synthetic' | 'as_of_utc' | 'proved' | 'gaps'> {}
 
-async function readProved(session: Session, dataset: DatasetDefinition): Promise<Proved> {
+async function readProved(
+  session: Session,
+  dataset: DatasetDefinition,
+  { listed }: Pick<PageRequest, 'listed'>,
+): Promise<Proved> {
   const [row] = await inDataset(
     session,
     dataset,
@@ -136,7 +142,7 @@ async function readProved(session: Session, dataset: DatasetDefinition): Promise
     synthetic: synthetic === 'true' && stretches.length > 0,
     as_of_utc: ends[0] ?? null,
     proved: stretches,
-    gaps: SPANS[dataset.partition.kind].gaps ? bySource.flatMap(gapsOf) : [],
+    gaps: SPANS[dataset.partition.kind].gaps ? bySource.flatMap((own) => gapsOf(own, listed)) : [],
   };
 }
 
@@ -187,8 +193,21 @@ async function stretchesOfSources(session: Session, dataset: DatasetDefinition):
 }
 
 /** The gaps between the stretches of one source. Block times may run backwards; a gap of heights then has no length in time. */
-function gapsOf(stretches: readonly Stretch[]): CoverageGap[] {
-  return gapsBetween(stretches.map(({ span }) => span)).map((span, index) => {
+function gapsOf(stretches: readonly Stretch[], listed: readonly Range[] | undefined): CoverageGap[] {
+  const spans = gapsBetween(stretches.map(({ span }) => span));
+  if (listed) {
+    // Of file days alone, whose spans are their times.
+    const [
+      {
+        source_id,
+        span: { unit },
+      },
+    ] = stretches;
+    return expectedOf(spans, listed).map((span) => {
+      return { source_id, start_utc: isoOf(span.from), end_utc: isoOf(span.to), span: { unit, ...span } };
+    });
+  }
+  return spans.map((span, index) => {
     const [before, after] = [stretches[index], stretches[index + 1]];
     const endMs = Math.max(Date.parse(before.through_utc), Date.parse(after.start_utc));
     return {
@@ -235,6 +254,8 @@ interface PageRequest {
   readonly state: PartitionState | undefined;
   readonly after: Cursor | undefined;
   readonly limit: number;
+  /** When the instrument is listed: outside of it nothing is missing. */
+  readonly listed: readonly Range[] | undefined;
 }
 
 /** What an answer says of the proof log. */
@@ -367,12 +388,13 @@ export async function readCoverage(
   { proofLog, mayOpen }: Pick<Logged, 'proofLog' | 'mayOpen'>,
 ): Promise<CoverageAnswer> {
   const head = signedHead(await session.rows(HEAD_SQL));
-  const proved = await readProved(session, dataset);
+  const proved = await readProved(session, dataset, request);
   const totals = await readTotals(session, dataset, proved);
   const { partitions, next } = await readPage(session, dataset, request, { proofLog, head, mayOpen });
   const late = await readLateArrivals(session, dataset, mayOpen);
   return {
     dataset: dataset.key,
+    ...instrumentMember(dataset),
     partition_kind: dataset.partition.kind,
     ...proved,
     totals,

@@ -4,6 +4,7 @@ import { isoOf } from '../../shared/dates.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
 import { type Mode, type PartitionKind, SERIES_SOURCE, seriesValues } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
+import { SLOTS } from '../../shared/registry/instruments.ts';
 import { OPERATORS } from '../contract/filters.ts';
 import { AGGREGATES, aggregatesOf, frameFields } from '../contract/frame.ts';
 import { MODES } from '../contract/shapes.ts';
@@ -24,13 +25,14 @@ interface Availability {
   readonly synthetic: boolean;
 }
 
-const NOTHING: Availability = {
+export const NOTHING: Available = {
   proved_from_utc: null,
   proved_through_utc: null,
   as_of_utc: null,
   partitions: 0,
   rows: 0,
   synthetic: false,
+  series: [],
 };
 
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window');
@@ -49,7 +51,8 @@ const STATEMENT = `select c.dataset_id::text, c.proved::text, c.synthetic::text,
     max(to_ms) as to_ms, min(through_ms) as through_ms from (
       select dataset_id, sum(partitions) as partitions, sum(rows) as rows, min(from_ms) as from_ms, max(to_ms) as to_ms,
         max(through_ms) as through_ms from coverage_spans group by dataset_id, source_id) sources group by dataset_id) s
-    using (dataset_id)`;
+    using (dataset_id)
+  where c.dataset_id <= ${SLOTS}`;
 
 interface Available extends Availability {
   readonly series: readonly Readonly<Record<string, string>>[];

@@ -10,9 +10,10 @@ import type { Logger } from '../../shared/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, messageAt } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import { instrumentMember } from '../contract/instruments.ts';
 import type { Grant } from '../rights/gate.ts';
 import { checkpointField, type ProofLogAnswer, proofLogAnswer, type SignedHead } from './proof-log.ts';
-import { count, datasetKey, document, flag, grantedRights, sha256, textField, utc } from './schemas.ts';
+import { count, datasetKey, document, flag, grantedRights, instrumentName, sha256, textField, utc } from './schemas.ts';
 
 const nullableText = (doc: string) => z.string().nullable().describe(doc);
 
@@ -28,6 +29,7 @@ const expected = z.looseObject({
 
 export const lineageAnswer = z.strictObject({
   dataset: datasetKey,
+  instrument: instrumentName,
   offset: textField('The requested offset.'),
   event_id: textField('Id derived from dataset, partition and offset; a replay does not change it.'),
   partition: textField('The proved partition that holds the event.'),
@@ -78,6 +80,7 @@ export function describeEvent(
   const { manifest, recount } = partition;
   return {
     dataset: dataset.key,
+    ...instrumentMember(dataset),
     offset,
     event_id: eventId,
     partition: partition.key,

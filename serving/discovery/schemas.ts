@@ -28,6 +28,9 @@ export const membersOf = <Name extends string, S extends z.ZodType>(names: reado
 
 export { datasetKey };
 
+/** Of answers for another instrument than the default. */
+export const instrumentName = textField('The instrument, where it is not the default.').optional();
+
 export const rightsState = z.enum(RIGHTS_STATES).meta({ id: 'RightsState' });
 
 export const problemCode = z.enum(Object.keys(PROBLEMS) as [ProblemCode, ...ProblemCode[]]);

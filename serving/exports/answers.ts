@@ -3,7 +3,17 @@ import { z } from 'zod';
 import { COMPRESSIONS, EXPORT_FORMATS } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
-import { count, datasetKey, flag, grantedRights, sha256, textField, utc, warning } from '../discovery/schemas.ts';
+import {
+  count,
+  datasetKey,
+  flag,
+  grantedRights,
+  instrumentName,
+  sha256,
+  textField,
+  utc,
+  warning,
+} from '../discovery/schemas.ts';
 import { datasetsOf, type ExportRow, type StoredFile } from './rows.ts';
 import { EXPORT_STATES } from './states.ts';
 
@@ -63,6 +73,7 @@ export const statusAnswer = z
     mode: z.enum(MODES),
     format: z.enum(EXPORT_FORMATS),
     dataset: datasetKey,
+    instrument: instrumentName,
     datasets: z
       .array(datasetKey)
       .describe('The datasets that it reads; a frame may have several, of which `dataset` is the first.'),
@@ -121,6 +132,7 @@ export function statusOf(row: ExportRow): ExportStatusAnswer {
     mode: row.mode,
     format: row.format,
     dataset: row.dataset,
+    ...(typeof row.request.instrument === 'string' && { instrument: row.request.instrument }),
     datasets: datasets.map(({ key }) => key),
     compression: row.request.compression ?? COMPRESSIONS[row.format][0],
     source: [...new Set(datasets.flatMap(({ sources }) => sources))].join(','),

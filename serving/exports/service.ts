@@ -6,6 +6,7 @@ import type { Logger } from '../../shared/logger.ts';
 import { readSigners } from '../../shared/proof-log/signers.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
+import { Instruments } from '../discovery/instruments.ts';
 import { ProofLog } from '../discovery/proof-log.ts';
 import { Reader } from '../read/execute/answer.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
@@ -188,6 +189,7 @@ export class ExportService implements AsyncDisposable {
     const { settings, databaseUrl, rights, freshness, log } = this.#deps;
     const { store, directories, audit } = this;
     const pool = new PgPool(poolOptions(databaseUrl));
+    const instruments = new Instruments(settings, () => store.instruments());
     this.#pool = pool;
     this.#worker = new ExportWorker({
       store,
@@ -198,7 +200,7 @@ export class ExportService implements AsyncDisposable {
       leaseMs: this.#leaseMs,
       maxCrashes: settings.limits.exportCrashes,
       ttlSeconds: settings.SVC_EXPORT_ARTIFACT_TTL_SECONDS,
-      run: exportRunner({ ...artifactDeps(settings, { pool, freshness, log }), rights }),
+      run: exportRunner({ ...artifactDeps(settings, { pool, freshness, log }), rights, instruments }),
     });
     this.#sweeper = new ExportSweeper({ store, directories, audit, leaseMs: this.#leaseMs, log });
   }

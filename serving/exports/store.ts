@@ -4,8 +4,9 @@
  */
 import type { Pool, PoolClient } from 'pg';
 import { createPool, EXPORT_CHANNEL, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
+import { registeredInstruments } from '../../shared/db/instruments.ts';
 import { OWNER } from '../../shared/keys/key.ts';
-import { DATASETS } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import { writeJson } from '../../shared/strict-json.ts';
 import type { Warning } from '../contract/problems.ts';
 import { type ExportRow, type Progress, rowOf, type StoredArtifact } from './rows.ts';
@@ -144,6 +145,11 @@ export class ExportStore implements AsyncDisposable {
       ],
     );
     return rows.map(rowOf);
+  }
+
+  /** The instruments that requests may name. */
+  instruments(): Promise<readonly DatasetDefinition[]> {
+    return registeredInstruments(this.#pool);
   }
 
   /** Keys of different callers have nothing to do with each other, even if they are equal. */

@@ -15,6 +15,7 @@ import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { parseExport } from '../contract/export.ts';
 import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import { contractProblem } from '../http/request.ts';
 import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { type Artifact, type ArtifactDeps, ArtifactFault, writeArtifact } from './artifact/write.ts';
@@ -308,7 +309,11 @@ class ExportRun {
   }
 }
 
+/** The key was checked when the export was submitted. */
+const ANYBODY = { covers: () => true };
+
 interface RunDeps extends ArtifactDeps {
+  readonly instruments: Pick<Instruments, 'parse'>;
   readonly rights: RightsStore;
 }
 
@@ -316,7 +321,7 @@ interface RunDeps extends ArtifactDeps {
 export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
   return async (row, { directory, signal, onProgress }) => {
     // A request that was valid when it was accepted may name a field that another release lacks.
-    const parsed = parseExport(row.request);
+    const parsed = await deps.instruments.parse(ANYBODY, (find) => parseExport(row.request, find));
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { subject: request, format, compression, csvFormulas, datasets } = parsed.value;
     const rights = exportRights(deps.rights, datasets);

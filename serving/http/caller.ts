@@ -6,8 +6,9 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
-import { keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
+import { coversInstrument, keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
 import type { KeyRecord, KeyTerms } from '../../shared/keys/store.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
 
 /** Node decodes header bytes as latin1; keys and passwords are UTF-8. */
@@ -27,6 +28,13 @@ const NO_TERMS: KeyTerms = {
   expiresAt: null,
 };
 
+/** What tells whether a key covers an instrument: the dataset's key and the symbol. */
+export type Coverable = Pick<DatasetDefinition, 'key'> & Partial<Pick<DatasetDefinition, 'trades' | 'instrument'>>;
+/** The symbol of a dataset or its instrument, of the default too; undefined for a dataset without instruments. */
+export type SymbolOf = (dataset: Coverable) => string | undefined;
+/** Where nobody says which the default is, a key that is limited to instruments does not cover it. */
+const SYMBOL_UNKNOWN: SymbolOf = ({ trades, instrument }) => trades && (instrument ?? '');
+
 export class Caller {
   /** Of routes that need no key, and of requests whose key is missing or wrong. */
   static readonly ANONYMOUS = new Caller(null, NO_TERMS);
@@ -36,10 +44,12 @@ export class Caller {
   /** Name of the key; null: none. */
   readonly name: string | null;
   readonly terms: KeyTerms;
+  readonly #symbolOf: SymbolOf;
 
-  constructor(name: string | null, terms: KeyTerms) {
+  constructor(name: string | null, terms: KeyTerms, symbolOf = SYMBOL_UNKNOWN) {
     this.name = name;
     this.terms = terms;
+    this.#symbolOf = symbolOf;
   }
 
   get isOwner(): boolean {
@@ -60,18 +70,30 @@ export class Caller {
     );
   }
 
-  covers(dataset: string): boolean {
-    const { datasets } = this.terms;
-    return datasets === null || (datasets as readonly string[]).includes(dataset);
+  /** Of a dataset with instruments, whether it covers this one: the default where the definition names none. */
+  covers(dataset: Coverable): boolean {
+    return coversInstrument(this.terms.datasets, dataset.key, this.#symbolOf(dataset));
+  }
+
+  /** Whether it covers the dataset, or any of its instruments. */
+  coversAny(key: string): boolean {
+    return coversInstrument(this.terms.datasets, key);
+  }
+
+  /** @throws Problem AUTH_DATASET_NOT_COVERED where it covers neither the dataset nor any of its instruments. */
+  requireAny(dataset: Coverable): void {
+    if (!this.coversAny(dataset.key)) this.requireDatasets([dataset]);
   }
 
   /** @throws Problem AUTH_DATASET_NOT_COVERED for the first that the key does not cover. */
-  requireDatasets(datasets: Iterable<string>): void {
+  requireDatasets(datasets: Iterable<Coverable>): void {
     for (const dataset of datasets) {
       if (this.covers(dataset)) continue;
+      const isPartly = this.coversAny(dataset.key);
+      const what = isPartly ? `${this.#symbolOf(dataset)} of ${dataset.key}` : dataset.key;
       throw new Problem(
         'AUTH_DATASET_NOT_COVERED',
-        `The key ${this.name} does not cover ${dataset}. GET /v1/datasets lists what it covers.`,
+        `The key ${this.name} does not cover ${what}. GET /v1/${isPartly ? 'instruments' : 'datasets'} lists what it covers.`,
       );
     }
   }
@@ -95,6 +117,7 @@ interface CallersOptions {
   readonly owner: readonly (string | undefined)[];
   readonly scraper: string | undefined;
   readonly load: () => Promise<readonly KeyRecord[]>;
+  readonly symbolOf?: SymbolOf;
   /** A clock that only moves forward, ms. */
   readonly now?: () => number;
 }
@@ -103,19 +126,21 @@ export class Callers {
   readonly #owner: readonly Buffer[];
   readonly #scraper: readonly Buffer[];
   readonly #load: CallersOptions['load'];
+  readonly #symbolOf: SymbolOf | undefined;
   readonly #now: () => number;
   #byId: ReadonlyMap<string, KeyRecord> = new Map();
   /** When the load began that `#byId` is from. */
   #loadedAt = Number.NEGATIVE_INFINITY;
   #loading: Promise<void> | undefined;
 
-  constructor({ owner, scraper, load, now = () => performance.now() }: CallersOptions) {
+  constructor({ owner, scraper, load, symbolOf, now = () => performance.now() }: CallersOptions) {
     // A blank key would admit every caller that sends none.
     const digests = (keys: readonly (string | undefined)[]) =>
       keys.filter((key) => key !== undefined && key !== '').map((key) => sha256(Buffer.from(key!)));
     this.#owner = digests(owner);
     this.#scraper = digests([scraper]);
     this.#load = load;
+    this.#symbolOf = symbolOf;
     this.#now = now;
   }
 
@@ -138,8 +163,8 @@ export class Callers {
     const askedAt = this.#now();
     // The key may have been made after the last load. Every wrong key waits for the next one, whether its id is known or not.
     const found =
-      identified((await this.#keys(askedAt - MAX_AGE_MS)).get(id), offered) ??
-      identified((await this.#keys(askedAt)).get(id), offered);
+      identified((await this.#keys(askedAt - MAX_AGE_MS)).get(id), offered, this.#symbolOf) ??
+      identified((await this.#keys(askedAt)).get(id), offered, this.#symbolOf);
     if (!found) throw wrongKey();
     return found;
   }
@@ -236,11 +261,15 @@ const wrongKey = () =>
   new Problem('AUTH_INVALID_API_KEY', 'The key is wrong. Send a key of the service in the X-API-Key header.');
 
 /** Undefined where the offered text is not that of the key, or there is no such key. */
-function identified(record: KeyRecord | undefined, offered: Buffer): Identified | undefined {
+function identified(
+  record: KeyRecord | undefined,
+  offered: Buffer,
+  symbolOf: SymbolOf | undefined,
+): Identified | undefined {
   const isCurrent = timingSafeEqual(record?.digest ?? NO_DIGEST, offered);
   const isPrevious = timingSafeEqual(record?.previousDigest ?? NO_DIGEST, offered);
   if (!record || !(isCurrent || isPrevious)) return undefined;
-  const caller = new Caller(record.name, record);
+  const caller = new Caller(record.name, record, symbolOf);
   const { name, state, revokedAt, expiresAt } = record;
   if (state === 'revoked') {
     const detail = `The key ${name} was revoked at ${revokedAt!.toISOString()}. Ask the operator for another key.`;

@@ -4,6 +4,7 @@ import { LAKE_VERSION } from '../../shared/mirror/lake-manifest.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
+import { nativeRows } from '../../shared/registry/instruments.ts';
 import { int2, int8, Params } from '../db/pg-messages.ts';
 import type { Session } from '../read/snapshot/session.ts';
 import { MODES, SPANS, sha256Of } from './format.ts';
@@ -94,7 +95,7 @@ async function storedDates(session: Queries, dataset: DatasetDefinition, within?
     : '';
   const ofRows =
     partition.kind === 'height'
-      ? ` having exists (select from "${native.table}" t where t."${native.time.column}" >= d * ${DAY_MS}
+      ? ` having exists (select from ${nativeRows(dataset)} t where t."${native.time.column}" >= d * ${DAY_MS}
            and t."${native.time.column}" < (d + 1) * ${DAY_MS}${bounds})`
       : '';
   // A replay or a release restores altered rows of the same attempt: only the time of the proof tells.

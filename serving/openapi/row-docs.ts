@@ -18,11 +18,12 @@ import {
   klineColumns,
   tradeColumns,
 } from '../contract/historical.ts';
+import { INSTRUMENT_HEADERS } from '../contract/instruments.ts';
 import { conditional, type JsonSchema, pascal, refTo } from '../contract/json-schema.ts';
 import { columnsOf, querySchema } from '../contract/query.ts';
 import { clausesOf, fieldNamesOf, rowOf } from '../contract/rules.ts';
 import { type Columns, MODE_NAMES, MODES } from '../contract/shapes.ts';
-import { count, datasetKey, grantedRights, textField, utc, warning } from '../discovery/schemas.ts';
+import { count, datasetKey, grantedRights, instrumentName, textField, utc, warning } from '../discovery/schemas.ts';
 import {
   type AnswerDoc,
   type AnswerHeaders,
@@ -185,6 +186,7 @@ const common = {
   mode: z.enum(MODES),
   source: datasetKey,
   sources: z.array(datasetKey).length(1),
+  instrument: instrumentName,
   warnings: z.array(warning),
   schema: z
     .array(z.strictObject({ name: z.string(), dtype: z.enum(DTYPES) }).meta({ id: 'RowField' }))
@@ -204,7 +206,10 @@ const queryAnswer = z.strictObject({
   view_version: count('Version of the view.'),
 });
 
-const historicalAnswer = z.strictObject(common);
+const { instrument: _, ...withoutInstrument } = common;
+const historicalAnswer = z.strictObject(withoutInstrument);
+const tradesAnswer = z.strictObject(common);
+const historicalAnswerOf = ({ trades }: DatasetDefinition) => (trades ? tradesAnswer : historicalAnswer);
 
 const TRAILERS =
   'The body holds only rows. The other members are in the headers `X-Svc-*`; the number of rows and the sha256 of the uncompressed body are in the trailers `X-Svc-Row-Count` and `X-Svc-Sha256`.';
@@ -215,7 +220,7 @@ const TRAILER = 'It is a trailer; a small answer also has it as a header.';
 const envelopeHeaderDocs = (members: readonly string[]): AnswerHeaders =>
   Object.fromEntries(
     members
-      .filter((name) => !['rows', 'row_count', 'rows_sha256'].includes(name))
+      .filter((name) => !['rows', 'row_count', 'rows_sha256', 'instrument'].includes(name))
       .map((name) => [
         headerName(name),
         `For bodies of rows alone: \`${name}\` of the JSON answer, as JSON unless it is a string.`,
@@ -253,10 +258,10 @@ function rowsAnswers(components: Schemas): Schemas {
   for (const [key, dataset] of DATASETS) {
     const source = { type: 'string', const: key };
     add(`${pascal(key)}Rows`, queryAnswer, source, (mode) => columnsOf(dataset, mode));
-    add(historyOf(dataset), historicalAnswer, source, (mode) => historicalColumns(dataset, 'rows', mode));
+    add(historyOf(dataset), historicalAnswerOf(dataset), source, (mode) => historicalColumns(dataset, 'rows', mode));
   }
   const exchanges = [...DATASETS.values()].filter(({ trades }) => trades).map(({ key }) => key);
-  add('Klines', historicalAnswer, { type: 'string', enum: exchanges }, (mode) => klineColumns(mode));
+  add('Klines', tradesAnswer, { type: 'string', enum: exchanges }, (mode) => klineColumns(mode));
   answers.QueryRows = oneAnswerOf('source', Object.fromEntries(DATASET_KEYS.map((key) => [key, `${pascal(key)}Rows`])));
   return answers;
 }
@@ -280,6 +285,7 @@ function rowAnswer(members: readonly string[], json: JsonSchema): AnswerDoc {
       ...SYNTHETIC_HEADER,
       ...CHECKPOINT_HEADERS,
       ...SEARCHED_HEADERS,
+      ...(members.includes('instrument') && INSTRUMENT_HEADERS),
       ...envelopeHeaderDocs(members),
       'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',
       'X-Svc-Row-Count': `For bodies of rows alone: the number of rows. ${TRAILER}`,
@@ -312,6 +318,7 @@ const frameAnswer = z.strictObject({
       z.strictObject({
         name: textField('Name of the column in the rows.'),
         dataset: datasetKey,
+        instrument: instrumentName,
         field: textField('Field of the dataset.'),
         aggregate: z.enum(AGGREGATES).nullable().describe('How a bucket’s trades become one value; null for a state.'),
         unit: z.string().nullable(),
@@ -421,7 +428,7 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
     doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} A window consists of whole UTC days, both inclusive. The body has at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
     headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
-    answers: [rowAnswer(Object.keys(historicalAnswer.shape), refTo(rows))],
+    answers: [rowAnswer(Object.keys(historicalAnswerOf(dataset).shape), refTo(rows))],
     problems: HISTORICAL_PROBLEMS,
     examples: klines ? KLINE_EXAMPLES : rowExamples(dataset),
   };

@@ -1,10 +1,11 @@
 /** GET /v1/changes: what was proved, revised, retracted, quarantined or refused, as pages of JSON or as a stream of events. */
 import { z } from 'zod';
 import { LEAF_KINDS } from '../../shared/proof-log/leaf.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
 import type { ChangeFeed, Covers } from '../changes/change-feed.ts';
 import { Problem } from '../contract/problems.ts';
 import { datasetKey, parsedText } from '../contract/shapes.ts';
-import { count, textField } from '../discovery/schemas.ts';
+import { count, instrumentName, textField } from '../discovery/schemas.ts';
 import { answerBytes, DEDICATED, versionProblem } from '../http/answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Exchange, type Route, type RouteDoc } from '../http/routes.ts';
@@ -56,6 +57,7 @@ const changesAnswer = z.strictObject({
           .describe('What opens the commitments of the leaf; null for callers who may not read the rows.'),
         kind: z.enum(LEAF_KINDS).describe('What happened. `restored` and `rotated` are about the proof log.'),
         dataset: datasetKey.nullable(),
+        instrument: instrumentName,
         partition: z.string().nullable().describe('The partition.'),
         revision: z.int().nullable().describe('Revision of the partition.'),
         rows: z.int().nullable().describe('Its rows.'),
@@ -91,8 +93,8 @@ export function changesRoute(deps: ChangesDeps): Route {
       }
       const { since, dataset, limit = DEFAULT_PAGE } = queryParams(exchange.url, parameters);
       const { caller } = exchange;
-      if (dataset !== undefined) caller.requireDatasets([dataset]);
-      const covers: Covers = (key) => (dataset === undefined || dataset === key) && caller.covers(key);
+      if (dataset !== undefined) caller.requireAny(DATASETS.get(dataset)!);
+      const covers: Covers = (one) => (dataset === undefined || dataset === one.key) && caller.covers(one);
       if (events > json) await stream(exchange, deps, { since, covers });
       else await page(exchange, deps, { since, covers, limit });
     },

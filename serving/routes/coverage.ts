@@ -3,10 +3,12 @@ import { z } from 'zod';
 import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { INSTRUMENT_HEADERS, instrumentHeader, instrumentKey } from '../contract/instruments.ts';
 import { refTo } from '../contract/json-schema.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage-answer.ts';
 import type { Inspector } from '../discovery/inspector.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import type { ProofLog } from '../discovery/proof-log.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
@@ -28,6 +30,7 @@ function parseLimit(text: string): number | undefined {
 const instant = (doc: string) => parsedText(parseInstant, INSTANT_RULE, INSTANT).optional().meta({ description: doc });
 
 const parameters = z.strictObject({
+  instrument: instrumentKey,
   from: instant('Partitions that end after this time.'),
   to: instant('Partitions that begin before this time.'),
   state: z
@@ -47,12 +50,13 @@ const parameters = z.strictObject({
 });
 
 interface CoverageDeps {
+  readonly instruments: Instruments;
   readonly inspector: Inspector;
   readonly proofLog: ProofLog;
   readonly rights: RightsStore;
 }
 
-export function coverageRoute({ inspector, proofLog, rights }: CoverageDeps): Route {
+export function coverageRoute({ inspector, instruments, proofLog, rights }: CoverageDeps): Route {
   return {
     method: 'GET',
     path: '/v1/coverage/:dataset',
@@ -64,7 +68,13 @@ export function coverageRoute({ inspector, proofLog, rights }: CoverageDeps): Ro
       doc: 'The answer lists the proved stretches, the gaps between them, and the partitions behind them. A partition comes with its document and the digests that proved it; a quarantined one comes with the reason. The parameters select partitions; everything else describes the whole dataset at one moment.',
       segments: { dataset: { doc: 'Key of the dataset.', schema: refTo('DatasetKey') } },
       query: parameters,
-      answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer }, headers: SYNTHETIC_HEADER }],
+      answers: [
+        {
+          doc: 'Its coverage.',
+          content: { 'application/json': coverageAnswer },
+          headers: { ...SYNTHETIC_HEADER, ...INSTRUMENT_HEADERS },
+        },
+      ],
       problems: ['DATASET_NOT_FOUND', 'AUTH_DATASET_NOT_COVERED', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
       examples: [
         { title: 'The first two partitions', path: { dataset: 'exchange_a_spot_trades' }, query: { limit: '2' } },
@@ -74,17 +84,24 @@ export function coverageRoute({ inspector, proofLog, rights }: CoverageDeps): Ro
     async handle(exchange) {
       const { request, params, url, caller } = exchange;
       requireJson(request);
-      const dataset = datasetParam(params.dataset);
-      caller.requireDatasets([dataset.key]);
-      const { from, to, state, limit = DEFAULT_PAGE, cursor } = queryParams(url, parameters);
+      const base = datasetParam(params.dataset);
+      caller.requireAny(base);
+      const { instrument, from, to, state, limit = DEFAULT_PAGE, cursor } = queryParams(url, parameters);
+      const dataset = await instruments.ofPath(caller, base, instrument);
       const [fromMs, toMs] = [from && ceilMs(from), to && ceilMs(to)];
       if (fromMs !== undefined && toMs !== undefined && fromMs >= toMs) {
         throw contractProblem([{ pointer: '?from', message: 'must be before to' }]);
       }
       const page = { fromMs, toMs, state, limit, after: cursor };
+      const listed = instruments.listed(dataset);
       const logged = { proofLog, mayOpen: openers(rights) };
-      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page, logged));
-      answerJson(exchange, answer, { ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }) });
+      const answer = await inspector.run(exchange, (session) =>
+        readCoverage(session, dataset, { ...page, listed }, logged),
+      );
+      answerJson(exchange, answer, {
+        ...instrumentHeader(dataset),
+        ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }),
+      });
     },
   };
 }

@@ -3,7 +3,7 @@
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
-import { datasetsAnswer, describeDataset, KNOWN, readAvailability } from '../discovery/datasets.ts';
+import { datasetsAnswer, describeDataset, KNOWN, NOTHING, readAvailability } from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { requireJson } from '../http/answer.ts';
 import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
@@ -37,9 +37,9 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       queryParams(exchange.url, NO_PARAMETERS);
       const availabilityOf = await inspector.run(exchange, readAvailability);
       const datasets = [...DATASETS.values()]
-        .filter(({ key }) => exchange.caller.covers(key))
+        .filter(({ key }) => exchange.caller.coversAny(key))
         .map((dataset) => {
-          const available = availabilityOf(dataset);
+          const available = exchange.caller.covers(dataset) ? availabilityOf(dataset) : NOTHING;
           const holdsReal = available.partitions > 0 && !available.synthetic;
           return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
         });

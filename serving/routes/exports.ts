@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { exportSchema, parseExport, requestDigest } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { datasetKey, oneOf, parsedText } from '../contract/shapes.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import { acceptedAnswer, acceptedOf, listAnswer, PREFIX, statusAnswer, statusOf } from '../exports/answers.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
 import { checkFiles, type ExportDirectories, isExportId } from '../exports/files.ts';
@@ -17,6 +18,7 @@ import { REQUEST_HEADERS } from '../http/routes.ts';
 
 export interface ExportRouteDeps extends SubmitDeps {
   readonly directories: ExportDirectories;
+  readonly instruments: Instruments;
 }
 
 const CODE = 'EXPORT_CONTRACT_ERROR';
@@ -56,7 +58,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
         const { request, response, signal, url } = exchange;
         const body = await readJson(request, response, CODE);
         facts = { ...facts, request_sha256: requestDigest(body) };
-        const parsed = parseExport(body);
+        const parsed = await deps.instruments.parse(exchange.caller, (find) => parseExport(body, find));
         const strays = [
           ...[...url.searchParams.keys()].map((key) => ({
             pointer: `?${key}`,
@@ -70,7 +72,9 @@ function submitRoute(deps: ExportRouteDeps): Route {
         const { value } = parsed;
         facts = {
           ...facts,
-          dataset: value.datasets.map(({ key }) => key).join(','),
+          dataset: value.datasets
+            .map(({ key, instrument }) => (instrument === undefined ? key : `${key}:${instrument}`))
+            .join(','),
           mode: value.mode,
           format: value.format,
         };
@@ -88,7 +92,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
             },
           );
         }
-        exchange.caller.requireDatasets(value.datasets.map(({ key }) => key));
+        exchange.caller.requireDatasets(value.datasets);
         const { row, isNew } = await submitExport(deps, {
           caller: exchange.caller,
           request: value,

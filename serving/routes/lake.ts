@@ -23,7 +23,7 @@ import {
   type TableVersion,
 } from '../../shared/mirror/lake-manifest.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
-import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
@@ -95,7 +95,7 @@ const rootRoute = (opened: () => LakeReader, { rights }: LakeRouteDeps): Route =
     const root = await lake.root();
     const tables = root.tables.filter((note) => {
       const { dataset } = partsOf(note.table);
-      return caller.covers(dataset) && isAllowed(rights, note);
+      return caller.covers(DATASETS.get(dataset as DatasetKey)!) && isAllowed(rights, note);
     });
     answerManifest(exchange, manifestBytes({ ...root, tables }));
   },
@@ -183,7 +183,7 @@ const fileRoute = (
     const { params, url, request, caller } = exchange;
     queryParams(url, NO_PARAMETERS);
     // Before existence.
-    caller.requireDatasets(DATASET_KEYS.filter((key) => params.dataset === key));
+    caller.requireDatasets([...DATASETS.values()].filter(({ key }) => params.dataset === key));
     const lake = opened();
     const root = await lake.root();
     const note = root.tables.find(({ table }) => table === `${params.dataset}/${params.mode}`);

@@ -10,12 +10,15 @@ import {
   type RunRows,
 } from '../../shared/lineage/find-event.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import { dayKeyOf, dayOfKey, instrumentOfKey } from '../../shared/registry/keys.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { TEXT_RULE, WITHOUT_NUL } from '../contract/filters.ts';
+import { INSTRUMENT_HEADERS, instrumentHeader, instrumentKey } from '../contract/instruments.ts';
 import { refTo } from '../contract/json-schema.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/pg-messages.ts';
 import type { Inspector } from '../discovery/inspector.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import type { LogMessageReader } from '../discovery/lineage.ts';
 import { describeEvent, lineageAnswer } from '../discovery/lineage.ts';
 import { HEAD_SQL, type ProofLog, signedHead } from '../discovery/proof-log.ts';
@@ -29,6 +32,7 @@ import type { Session } from '../read/snapshot/session.ts';
 import { admission, checkRights, realRowsProblem } from '../rights/gate.ts';
 
 interface LineageDeps {
+  readonly instruments: Instruments;
   readonly inspector: Inspector;
   readonly rights: RightsStore;
   readonly log: LogMessageReader;
@@ -38,6 +42,7 @@ interface LineageDeps {
 }
 
 const parameters = z.strictObject({
+  instrument: instrumentKey,
   date: z
     .string()
     .regex(DAY, { error: ({ input }) => `${DAY_RULE}${unlessInCalendar(input)}` })
@@ -51,7 +56,7 @@ const parameters = z.strictObject({
     .describe('The partition to choose when several hold the offset.'),
 });
 
-export function lineageRoute({ inspector, rights, log, limiter, proofLog }: LineageDeps): Route {
+export function lineageRoute({ inspector, instruments, rights, log, limiter, proofLog }: LineageDeps): Route {
   return {
     method: 'GET',
     path: '/v1/lineage/:dataset/:offset',
@@ -60,12 +65,15 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
     async handle(exchange) {
       const { request, params, url, signal, caller } = exchange;
       requireJson(request);
-      const dataset = datasetParam(params.dataset);
-      caller.requireDatasets([dataset.key]);
-      const { date, partition: named } = queryParams(url, parameters);
+      const base = datasetParam(params.dataset);
+      caller.requireAny(base);
+      const { instrument, date, partition: given } = queryParams(url, parameters);
+      const ofPartition = base.trades && given !== undefined ? instrumentOfKey(given) : undefined;
+      const dataset = await instruments.ofPath(caller, base, instrument ?? ofPartition);
+      const named = ofPartition === undefined && given !== undefined ? dayKeyOf(dataset, given) : given;
       const fault = date === undefined ? undefined : dateFault(dataset, date, named);
       if (fault !== undefined) throw contractProblem([{ pointer: '?date', message: fault }]);
-      const partition = date ?? named;
+      const partition = date === undefined ? named : dayKeyOf(dataset, date);
       if (!WITHOUT_NUL.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
@@ -95,6 +103,7 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
       const head = signedHead(await inspect((session) => session.rows(HEAD_SQL)));
       const described = await proofLog.describe(found.partition.leaf, head);
       answerJson(exchange, describeEvent(dataset, found, grant, { proofLog: described, head }), {
+        ...instrumentHeader(dataset),
         ...(synthetic && { 'X-Svc-Synthetic': 'true' }),
       });
     },
@@ -118,7 +127,7 @@ const lineageDoc = (): RouteDoc => ({
     {
       doc: 'The event.',
       content: { 'application/json': lineageAnswer },
-      headers: SYNTHETIC_HEADER,
+      headers: { ...SYNTHETIC_HEADER, ...INSTRUMENT_HEADERS },
     },
   ],
   problems: [
@@ -176,7 +185,7 @@ function toProblem(error: unknown, dataset: DatasetDefinition, partition: string
     return new Problem(
       'LINEAGE_OFFSET_AMBIGUOUS',
       dataset.partition.kind === 'file_day'
-        ? `Several days have this offset: ${error.partitions.slice(0, MAX_SHOWN_DAYS).join(', ')}${error.partitions.length > MAX_SHOWN_DAYS ? ' and others' : ''}. Choose one of them with ?date=.`
+        ? `Several days have this offset: ${error.partitions.slice(0, MAX_SHOWN_DAYS).map(dayOfKey).join(', ')}${error.partitions.length > MAX_SHOWN_DAYS ? ' and others' : ''}. Choose one of them with ?date=.`
         : 'Several partitions hold this offset. Choose one of them with ?partition=.',
       {
         members: { partitions: error.partitions },

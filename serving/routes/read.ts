@@ -11,10 +11,12 @@ import type { RightsStore } from '../../shared/rights/store.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { type FrameRequest, parseFrame } from '../contract/frame.ts';
 import { type HistoricalKind, historicalParser } from '../contract/historical.ts';
+import { type FindInstrument, instrumentHeader, instrumentMember } from '../contract/instruments.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import { parseQuery, type Query } from '../contract/query.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Parsed } from '../contract/shapes.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import { CHECKPOINT_HEADER } from '../discovery/proof-log.ts';
 import { type CodePrefix, strictProblem, toProblem, versionProblem } from '../http/answer.ts';
 import { backendToken } from '../http/caller.ts';
@@ -67,6 +69,7 @@ class BackpressureFlow implements Flow {
 
 export interface ReadRouteDeps {
   readonly reader: Reader;
+  readonly instruments: Instruments;
   readonly rights: RightsStore;
   readonly plainLimiter: ConcurrencyLimiter;
   readonly alignedLimiter: ConcurrencyLimiter;
@@ -81,7 +84,7 @@ interface ReadRouteSpec {
   readonly path: string;
   readonly prefix: CodePrefix;
   readonly doc: Route['doc'];
-  parse(body: Json): Parsed<Query>;
+  parse(body: Json, find?: FindInstrument): Parsed<Query>;
   /** The members of the answer beside `rows` and `row_count`. */
   envelope(request: ReadRequest, grant: Grant, facts: ReadFacts): Envelope;
 }
@@ -95,9 +98,9 @@ function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
     async handle(exchange) {
       const startedAt = performance.now();
       const negotiated = accepted(exchange.request, exchange.response);
-      const query = await parseRequest(exchange, spec);
+      const query = await parseRequest(exchange, deps.instruments, spec);
       const form = formOf(negotiated, query, spec.prefix);
-      exchange.caller.requireDatasets([query.datasetKey]);
+      exchange.caller.requireDatasets([query.read.dataset]);
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
       const admit = admission(grant, query.read.dataset);
       const mutable = mutableWindowWarning(query.window);
@@ -135,11 +138,12 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
 /** Parses the body of a route with rows. @throws Problem with every fault of body and URL. */
 export async function parseRequest<T>(
   exchange: Exchange,
-  { parse, prefix = 'QUERY' }: { parse(body: Json): Parsed<T>; readonly prefix?: CodePrefix },
+  instruments: Instruments,
+  { parse, prefix = 'QUERY' }: { parse(body: Json, find?: FindInstrument): Parsed<T>; readonly prefix?: CodePrefix },
 ): Promise<T> {
   const code: ProblemCode = `${prefix}_CONTRACT_ERROR`;
   const body = await readJson(exchange.request, exchange.response, code);
-  const parsed = parse(body);
+  const parsed = await instruments.parse(exchange.caller, (find) => parse(body, find));
   // A parameter in the URL would be ignored, and its sender would mistake the answer.
   const strays = [...exchange.url.searchParams.keys()].map((key) => ({
     pointer: `?${key}`,
@@ -180,6 +184,7 @@ async function answer(
   return await sendRows(exchange, deps, {
     form,
     slot,
+    dataset: request.dataset,
     envelope: (facts: ReadFacts) => spec.envelope(request, grant, facts),
     async read(open, signal) {
       return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open }) };
@@ -192,6 +197,8 @@ async function answer(
 interface RowsAnswer<F extends ReadFacts> {
   readonly form: Accepted;
   readonly slot: Slot;
+  /** Of answers for one dataset. */
+  readonly dataset?: DatasetDefinition;
   /** The members of the answer beside `rows` and `row_count`. */
   envelope(facts: F): Envelope;
   /** Names of the members that are known after the last row. */
@@ -211,7 +218,7 @@ interface RowsAnswer<F extends ReadFacts> {
 async function sendRows<F extends ReadFacts>(
   exchange: Exchange,
   deps: Pick<ReadRouteDeps, 'buffers' | 'stallTimeoutMs'>,
-  { form, slot, envelope: envelopeOf, closing, read, problem }: RowsAnswer<F>,
+  { form, slot, dataset, envelope: envelopeOf, closing, read, problem }: RowsAnswer<F>,
 ): Promise<number> {
   const { representation, coding } = form;
   const { contentType, rowsOnly } = representation;
@@ -223,6 +230,7 @@ async function sendRows<F extends ReadFacts>(
   let hasEnded = false;
   const headers = () => ({
     'Content-Type': contentType,
+    ...(dataset && instrumentHeader(dataset)),
     ...(rowsOnly && envelopeHeaders(envelope)),
     ...(facts?.synthetic && { 'X-Svc-Synthetic': 'true' }),
   });
@@ -315,6 +323,7 @@ export function queryEnvelope(
     mode,
     source: dataset.key,
     sources: [dataset.key],
+    ...instrumentMember(dataset),
     warnings,
     freshness,
     schema: fields.map(({ name, dtype }) => ({ name, dtype })),
@@ -342,11 +351,12 @@ function historicalRoute(dataset: DatasetDefinition, kind: HistoricalKind, path:
       prefix: 'HISTORICAL',
       doc: () => historicalDoc(dataset, kind),
       parse: historicalParser(dataset, kind),
-      // The contract allows these seven members, `rows` and `row_count`, and no others.
-      envelope: ({ mode, fields }, grant, { warnings }) => ({
+      // The contract allows these members, `rows` and `row_count`, and no others.
+      envelope: ({ mode, fields, dataset: { instrument } }, grant, { warnings }) => ({
         mode,
         source: dataset.key,
         sources: [dataset.key],
+        ...instrumentMember({ instrument }),
         warnings,
         schema: fields.map(({ name, dtype }) => ({ name, dtype })),
         rights_state: grant.state,
@@ -371,9 +381,9 @@ export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader 
     async handle(exchange) {
       const startedAt = performance.now();
       const negotiated = accepted(exchange.request, exchange.response);
-      const request = await parseRequest(exchange, { parse: parseFrame });
+      const request = await parseRequest(exchange, deps.instruments, { parse: parseFrame });
       const form = formOf(negotiated, request, 'QUERY');
-      exchange.caller.requireDatasets(request.columns.map(({ dataset }) => dataset.key));
+      exchange.caller.requireDatasets(request.columns.map(({ dataset }) => dataset));
       const rights = frameRights(deps.rights, request, backendToken(exchange.request));
       const mutable = mutableWindowWarning(request.window);
       if (request.strict && mutable.length > 0 && rights.admit.length === 0) throw strictProblem(mutable);
@@ -448,6 +458,7 @@ export function frameEnvelope(
     columns: columnFacts.map(({ column, provedFromMs, provedThroughMs, warnings: codes }) => ({
       name: column.name,
       dataset: column.dataset.key,
+      ...instrumentMember(column.dataset),
       field: column.field.name,
       aggregate: column.aggregate ?? null,
       unit: unitOf(column) ?? null,

@@ -90,6 +90,21 @@ const BETWEEN: readonly ((settings: Partial<Settings>) => string | undefined)[] 
       : undefined,
   ({ SVC_EXCHANGE_B_BASE_URL: base, SVC_EXCHANGE_B_LINK_URL: link }) =>
     base && link ? 'SVC_EXCHANGE_B_BASE_URL: cannot be set beside SVC_EXCHANGE_B_LINK_URL' : undefined,
+  ...[
+    ['SVC_EXCHANGE_A_SYMBOL', 'SVC_EXCHANGE_A_ALSO'] as const,
+    ['SVC_EXCHANGE_B_INSTRUMENT', 'SVC_EXCHANGE_B_ALSO'] as const,
+    ['SVC_EXCHANGE_C_SYMBOL', 'SVC_EXCHANGE_C_ALSO'] as const,
+  ].map(
+    ([byDefault, also]) =>
+      (settings: Partial<Settings>) =>
+        settings[also]?.some(({ symbol }) => symbol === settings[byDefault])
+          ? `${also}: names ${settings[byDefault]}, which ${byDefault} names as the default: leave it out`
+          : undefined,
+  ),
+  ({ SVC_EXCHANGE_B_LINK_URL: link, SVC_EXCHANGE_B_DOCUMENT: document }) =>
+    link && document === 'allspot'
+      ? 'SVC_EXCHANGE_B_DOCUMENT: must be instrument beside SVC_EXCHANGE_B_LINK_URL'
+      : undefined,
 ];
 
 /** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */

@@ -7,8 +7,10 @@ import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { baseOf, type Instrument, seriesKeyFor } from '../registry/instruments.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
+import { claimInstrument, registeredInstruments } from './instruments.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
 import { leafOf } from './partition-changes.ts';
 import { proofSecret } from './proof-secret.ts';
@@ -110,7 +112,7 @@ export class Catalog {
          and l.granted and l.database = (select oid from pg_database where datname = current_database())
        left join pg_stat_activity a on a.pid = l.pid
        left join pg_stat_progress_copy p on p.pid = a.pid`,
-      [dataset.number, PROJECTOR_LOCK],
+      [baseOf(dataset).number, PROJECTOR_LOCK],
     );
     const { sequence, pid, name, since, activity, busy } = row;
     const holder = pid === null ? undefined : { name, pid, since };
@@ -266,11 +268,21 @@ export class Catalog {
     return (await this.#select(COVERAGE, 'from coverage where dataset_id = $1', [dataset.number]))[0];
   }
 
-  async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {
-    return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [dataset.number]))[0];
+  /** The definition of another instrument of a dataset. */
+  async instrument(base: DatasetDefinition, symbol: Instrument): Promise<DatasetDefinition> {
+    return await claimInstrument(this.#client, base, symbol);
   }
 
-  async seriesId(dataset: DatasetDefinition, key = ''): Promise<number> {
+  /** Every other instrument of these datasets that ever had a number. */
+  async instruments(bases: readonly DatasetDefinition[]): Promise<DatasetDefinition[]> {
+    return (await registeredInstruments(this.#client)).filter(({ base }) => base && bases.includes(base));
+  }
+
+  async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {
+    return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [baseOf(dataset).number]))[0];
+  }
+
+  async seriesId(dataset: DatasetDefinition, key = seriesKeyFor(dataset)): Promise<number> {
     const found = await this.#query<{ series_id: number }>(
       'select series_id from series where dataset_id = $1 and key = $2',
       [dataset.number, key],

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from 'pg';
 import { BEGIN_ANEW, TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
+import { hasInstruments, SLOTS, slotNumber } from '../registry/instruments.ts';
 import { MIGRATION_LOCK, requireTimescale } from './connect.ts';
 import { applyRoles, faultyReadRoles, regrantReadRoles, roleState } from './roles.ts';
 
@@ -192,11 +193,18 @@ async function registerDatasets(client: Client): Promise<void> {
   );
 }
 
+/** Other instruments are registered as numbers without a symbol, so that whoever proves rows may claim one. */
 function registered() {
   const datasets = [...DATASETS.values()];
+  const slots = datasets.filter(hasInstruments).flatMap((base) =>
+    Array.from({ length: SLOTS }, (_, index) => ({
+      number: slotNumber(base, index + 1),
+      key: `${base.key}#${index + 1}`,
+    })),
+  );
   return {
-    numbers: datasets.map(({ number }) => number),
-    keys: datasets.map(({ key }) => key),
+    numbers: [...datasets, ...slots].map(({ number }) => number),
+    keys: [...datasets, ...slots].map(({ key }) => key),
     withoutKey: datasets.filter(({ aligned }) => aligned.seriesKey.length === 0).map(({ number }) => number),
   };
 }

@@ -12,6 +12,7 @@ import type { Client } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import { ALIGNED_TABLE } from '../registry/aligned-storage.ts';
 import { DATASETS } from '../registry/index.ts';
+import { hasInstruments, othersTable } from '../registry/instruments.ts';
 import { KLINE_TABLES } from '../registry/kept-klines.ts';
 import { requireTimescale } from './connect.ts';
 
@@ -32,12 +33,17 @@ const CATALOG_TABLES = [
   'source_checks',
 ];
 
+const NATIVE_TABLES: readonly string[] = [...DATASETS.values()].flatMap((dataset) => [
+  dataset.native.table,
+  ...(hasInstruments(dataset) ? [othersTable(dataset)] : []),
+]);
+
 /** Every table that reads use. */
 export const readTables = (): readonly string[] => [
   ...CATALOG_TABLES,
   ...Object.values(KLINE_TABLES),
   ALIGNED_TABLE,
-  ...[...DATASETS.values()].map((dataset) => dataset.native.table),
+  ...NATIVE_TABLES,
 ];
 
 /** Names of roles that need no quoting in SQL. */
@@ -226,11 +232,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   source_failures: { ingest: 'siu', monitor: 's' },
 };
 
-const DATA_TABLES: ReadonlySet<string> = new Set([
-  ALIGNED_TABLE,
-  ...Object.values(KLINE_TABLES),
-  ...[...DATASETS.values()].map((dataset) => dataset.native.table as string),
-]);
+const DATA_TABLES: ReadonlySet<string> = new Set([ALIGNED_TABLE, ...Object.values(KLINE_TABLES), ...NATIVE_TABLES]);
 /** Every table of the service. */
 export const roleTables = (): readonly string[] => [...Object.keys(CATALOG), ...DATA_TABLES];
 

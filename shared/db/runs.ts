@@ -6,6 +6,7 @@ import { hostname } from 'node:os';
 import { type ClientBase, DatabaseError, type Pool } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { SLOTS } from '../registry/instruments.ts';
 import { type Client, connect, RUN_LOCK, WORK_LOCK } from './connect.ts';
 
 export type RunKind = 'backfill' | 'reingest' | 'follow' | 'replay' | 'verify' | 'recover' | 'compact';
@@ -280,7 +281,8 @@ export async function unprovedFailures(
        order by failed_unit->>'dataset', failed_unit->>'partition', run_id desc) r
      where not exists (select from runs o where o.subject = r.subject and o.command = r.command and o.run_id > r.run_id
          and o.state = 'done')
-       and not exists (select from partitions p join datasets d using (dataset_id)
+       and not exists (select from partitions p
+         join datasets d on d.dataset_id = case when p.dataset_id > ${SLOTS} then p.dataset_id >> 8 else p.dataset_id end
          where d.key = failed_unit->>'dataset' and p.state = 'proved' and p.proved_at > (failed_unit->>'at')::timestamptz
            and (p.partition_key = failed_unit->>'partition' or starts_with(p.partition_key, (failed_unit->>'partition') || ':')))
      order by run_id desc limit ${MAX_FAILED_UNITS}`,

@@ -40,6 +40,8 @@ export interface SourceFacts {
    * or the arrival of a followed block. Absent where history was filled in afterwards, since that says nothing about it.
    */
   readonly captured_ms?: number;
+  /** When the exchange listed the instrument again, epoch ms, if it did before: its ids may begin anew then. */
+  readonly listed_from_ms?: number;
   /**
    * Digest that identifies a record where a capture also holds volatile facts, such as when its page last changed. Two
    * captures that both have this digest are the same if it is equal, whatever else differs.
@@ -88,7 +90,14 @@ const CONTENT_FACTS = [
   'events_sha256',
 ] as const satisfies readonly (keyof PartitionFacts)[];
 
-const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms', 'captured_ms'] as const;
+const OPTIONAL = [
+  'repeats_dropped',
+  'through_ms',
+  'span_end',
+  'last_updated_ms',
+  'captured_ms',
+  'listed_from_ms',
+] as const;
 
 /** Facts that are times, epoch ms. */
 const TIMES = [
@@ -101,6 +110,7 @@ const TIMES = [
   'span_end',
   'last_updated_ms',
   'captured_ms',
+  'listed_from_ms',
 ] as const satisfies readonly (keyof Manifest)[];
 
 /** A `Date` beyond it is invalid and becomes null in JSON. */

@@ -1,6 +1,5 @@
 /** The named keys in the database. The operator's command writes them, and the HTTP service reads them. Its clock decides. */
 import { TidemarkError } from '../errors.ts';
-import { DATASETS, type DatasetKey } from '../registry/index.ts';
 import { keyDigest, newKey, type Scope } from './key.ts';
 
 /** A `pg` client or pool. */
@@ -10,8 +9,8 @@ interface Queryable {
 
 export interface KeyTerms {
   readonly scopes: readonly Scope[];
-  /** Null: all. */
-  readonly datasets: readonly DatasetKey[] | null;
+  /** Keys of datasets, or `dataset:instrument` (`coversInstrument`). Null: all. */
+  readonly datasets: readonly string[] | null;
   readonly requestsPerMinute: number | null;
   readonly concurrentReads: number | null;
   readonly expiresAt: Date | null;
@@ -37,7 +36,7 @@ export interface KeyRecord extends KeyRow {
   readonly previousHolds: boolean;
 }
 
-const COLUMNS = `key_id, name, scopes, dataset_ids, requests_per_minute, concurrent_reads, created_at, expires_at, rotated_at,
+const COLUMNS = `key_id, name, scopes, datasets, requests_per_minute, concurrent_reads, created_at, expires_at, rotated_at,
   revoked_at, previous_until, case when revoked_at is not null then 'revoked'
     when expires_at <= clock_timestamp() then 'expired' else 'active' end as state`;
 
@@ -70,18 +69,9 @@ interface ShownKey {
 export async function addKey(client: Queryable, name: string, terms: KeyTerms): Promise<ShownKey> {
   const { id, text, digest } = newKey();
   const { rows } = await client.query(
-    `insert into api_keys (key_id, name, digest, scopes, dataset_ids, requests_per_minute, concurrent_reads, expires_at)
+    `insert into api_keys (key_id, name, digest, scopes, datasets, requests_per_minute, concurrent_reads, expires_at)
      values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (name) do nothing returning ${COLUMNS}`,
-    [
-      id,
-      name,
-      digest,
-      terms.scopes,
-      terms.datasets?.map((key) => DATASETS.get(key)!.number) ?? null,
-      terms.requestsPerMinute,
-      terms.concurrentReads,
-      terms.expiresAt,
-    ],
+    [id, name, digest, terms.scopes, terms.datasets, terms.requestsPerMinute, terms.concurrentReads, terms.expiresAt],
   );
   if (rows.length > 0) return { key: rowOf(rows[0]), text };
   const { state } = await keyNamed(client, name);
@@ -128,15 +118,13 @@ async function keyNamed(client: Queryable, name: string): Promise<KeyRow> {
   });
 }
 
-const DATASET_BY_NUMBER = new Map([...DATASETS.values()].map(({ number, key }) => [number, key as DatasetKey]));
-
 // biome-ignore lint/suspicious/noExplicitAny: a row of the database
 const rowOf = (row: any): KeyRow => ({
   id: row.key_id,
   name: row.name,
   state: row.state,
   scopes: row.scopes,
-  datasets: row.dataset_ids?.flatMap((number: number) => DATASET_BY_NUMBER.get(number) ?? []) ?? null,
+  datasets: row.datasets,
   requestsPerMinute: row.requests_per_minute,
   concurrentReads: row.concurrent_reads,
   createdAt: row.created_at,

@@ -15,6 +15,7 @@ import type { Recount } from '../proof/recount.ts';
 import type { OffsetCell, OffsetRule } from '../registry/definition.ts';
 import { eventId } from '../registry/event-id.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { dayOfKey } from '../registry/keys.ts';
 
 const LF = 10;
 const COMMA = 44;
@@ -205,7 +206,8 @@ export function dateFault(dataset: DatasetDefinition, date: string, partition?: 
   if (dataset.partition.kind !== 'file_day')
     return `chooses a file day of trades; ${dataset.key} has none, so name the partition`;
   if (parseDay(date) === undefined) return `${DAY_RULE}${unlessInCalendar(date)}`;
-  if (partition !== undefined && partition !== date) return 'names another day than the partition: give one of them';
+  if (partition !== undefined && dayOfKey(partition) !== date)
+    return 'names another day than the partition: give one of them';
   return undefined;
 }
 

@@ -168,12 +168,14 @@ export function decodeLeaf(bytes: Uint8Array): Leaf {
 export const changeNumber = (index: number): number => index + 1;
 
 /**
- * A change as JSON: its leaf with the number and the salt in front. Whoever takes them out again has the leaf's bytes.
+ * A change as JSON: its leaf with the number, the salt and another instrument than the default in front. Whoever takes them out
+ * again has the leaf's bytes.
  * @param salt undefined: without the member, where readers have no rights that say whether they may have it
  */
-export const changeText = (index: number, leaf: Buffer, salt?: Buffer | null): string => {
+export const changeText = (index: number, leaf: Buffer, salt?: Buffer | null, instrument?: string): string => {
   const member = salt === undefined ? '' : `"salt":${JSON.stringify(salt?.toString('hex') ?? null)},`;
-  return `{"number":${changeNumber(index)},${member}${leaf.toString('utf8', 1)}`;
+  const of = instrument === undefined ? '' : `"instrument":${JSON.stringify(instrument)},`;
+  return `{"number":${changeNumber(index)},${member}${of}${leaf.toString('utf8', 1)}`;
 };
 
 /** The leaf of a change, which `changeText` made; undefined for another text. */

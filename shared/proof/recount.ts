@@ -9,13 +9,16 @@ import { assert } from '../errors.ts';
 import type { Manifest } from '../frame/manifest.ts';
 import { ALIGNED_COLUMNS, type AlignedColumn } from '../registry/definition.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { ownerTest, seriesKeyFor } from '../registry/instruments.ts';
 import { ALL_TIME, isOfPartition, keyFacts, type TimeWindow } from '../registry/keys.ts';
-import { totalSql } from './row-facts.ts';
+import { totalSql, type ValueRanges } from './row-facts.ts';
 import { rowHashSql, valueHashSql } from './row-hash.ts';
 
 /** A partition and the times of its rows: the window of a file day, otherwise those in its manifest. */
 export interface PartitionRef extends TimeWindow {
   readonly key: string;
+  /** Least and greatest value of its columns of doubles, where they are known. */
+  readonly ranges?: ValueRanges;
 }
 
 /**
@@ -23,8 +26,8 @@ export interface PartitionRef extends TimeWindow {
  * @throws TidemarkError USAGE
  */
 export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string {
-  const { scope, time } = dataset.native;
-  const tests: string[] = [];
+  const { scope, time, owner } = dataset.native;
+  const tests: string[] = owner ? [`t."${owner.column}" = ${owner.value}`] : [];
   if (ref.fromMs > ALL_TIME.fromMs) tests.push(`t."${time.column}" >= ${ref.fromMs}`);
   if (ref.toMs < ALL_TIME.toMs) tests.push(`t."${time.column}" < ${ref.toMs}`);
   if (scope.kind === 'column') {
@@ -70,7 +73,8 @@ function partitionIndexSql(dataset: DatasetDefinition, refs: readonly PartitionR
 /** SQL: the row `t` belongs to the partition `p` of the catalog. */
 export function scopeJoinSql(dataset: DatasetDefinition): string {
   const { scope, time } = dataset.native;
-  if (scope.kind === 'window') return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms`;
+  if (scope.kind === 'window')
+    return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms${ownerTest(dataset)}`;
   const column = `t."${scope.column}"`;
   if (scope.pg === 'text') return isOfPartition(scope.column);
   return `p.span @> ${column}`;
@@ -129,7 +133,7 @@ export async function recountNative(
   // A chunk just loaded has no statistics yet, and the planner would read 3.5 M rows through their index (0.7 s). A parallel
   // sequential scan takes 0.4 s. The settings last until the end of the caller's transaction.
   if (isWindow) await client.query('set local enable_indexscan = off; set local enable_bitmapscan = off');
-  const found = await client.query(nativeRecountSql(dataset, scopeSql(dataset, partition), table));
+  const found = await client.query(nativeRecountSql(dataset, scopeSql(dataset, partition), table, partition.ranges));
   if (isWindow) await client.query('set local enable_indexscan = on; set local enable_bitmapscan = on');
   return countedOf(dataset, found.rows[0]);
 }
@@ -185,10 +189,17 @@ function countedOf(dataset: DatasetDefinition, n: any): Recount {
 const number = (text: string | null) => (text === null ? null : Number(text));
 
 /** SQL of the recount of the native rows for which `test`, SQL over alias `t`, is true. */
-export function nativeRecountSql(dataset: DatasetDefinition, test: string, table: string): string {
+export function nativeRecountSql(
+  dataset: DatasetDefinition,
+  test: string,
+  table: string,
+  ranges: ValueRanges = {},
+): string {
   const { native } = dataset;
   const time = `t."${native.time.column}"`;
-  const totals = native.totals.map(({ column, scale }) => `, ${totalSql(column, scale)} as "total_${column}"`);
+  const totals = native.totals.map(
+    ({ column, scale }) => `, ${totalSql(column, scale, ranges[column]?.[1])} as "total_${column}"`,
+  );
   return `select count(*) as rows, ${offsetSql(dataset, test, table, 'first')} as first_offset,
     ${offsetSql(dataset, test, table, 'last')} as last_offset,
     min(${time}) as first_ms, max(${time}) as last_ms, sum(${rowHashSql(native)})::text as rows_hash
@@ -236,7 +247,7 @@ export function alignedHashSql(dataset: DatasetDefinition, columns: readonly str
 export const seriesCondition = (dataset: DatasetDefinition): string =>
   dataset.aligned.seriesKey.length > 0
     ? ''
-    : ` and t.series_id = (select series_id from series where dataset_id = ${dataset.number} and key = '')`;
+    : ` and t.series_id = (select series_id from series where dataset_id = ${dataset.number} and key = '${seriesKeyFor(dataset)}')`;
 
 /** A fact in which the recount differs from the manifest. A partition without discrepancies is proved. */
 export interface Discrepancy {

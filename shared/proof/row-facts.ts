@@ -28,9 +28,17 @@ export class ExactTotal {
     this.#total += units;
   }
 
-  /** Adds a value whose units may not be exact in float64, as the database does: round(value x scale), half to even. */
+  /**
+   * Adds a value whose units may not be exact in float64, as the database does (`totalSql`): round(value x scale), half to even,
+   * and the units of its decimals where that may be off by one.
+   */
   addFloat(value: number, scale: number): void {
-    const units = roundHalfEven(value * scale);
+    const product = value * scale;
+    if (scale > 1 && product >= EXACT_UNITS) {
+      this.#total += unitsOfDecimals(value, scale);
+      return;
+    }
+    const units = roundHalfEven(product);
     if (units < CARRY_AT) this.add(units);
     else this.#total += BigInt(units);
   }
@@ -55,8 +63,42 @@ export function roundHalfEven(value: number): number {
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
-/** SQL of the total over stored rows of alias `t`. The cast to int8 rounds half to even, as round(float8) does. */
-export const totalSql = (column: string, scale: number): string => `sum((t."${column}" * 1e${scale})::int8)`;
+/** Least and greatest value by column. A column that is absent may hold anything. */
+export type ValueRanges = Readonly<Record<string, readonly [least: number, greatest: number]>>;
+
+/** Units from which the product of a value and its scale may be off by one. */
+const EXACT_UNITS = 2 ** 51;
+/** The same of values without decimals, which are their own units: from here on they do not fit an int8. */
+const WIDE_UNITS = 2 ** 63;
+
+/**
+ * SQL of the total over stored rows of alias `t`. The cast to int8 rounds half to even, as round(float8) does. Coins of which a
+ * million cost a cent are traded by the trillion: the units of such values are taken from their shortest decimals, which are the
+ * source's. Values without decimals are summed in two halves, which float64 holds exactly.
+ * @param greatest of the column, where it is known
+ */
+export function totalSql(column: string, scale: number, greatest = 0): string {
+  const value = `t."${column}"`;
+  const units = `${value} * 1e${scale}`;
+  const most = greatest * 10 ** scale;
+  // No decoder accepts such values, and the cast refuses them as out of range.
+  const isForged = greatest >= (scale > 0 ? 2 ** 53 : 2 ** 80);
+  if (scale > 0 && most >= EXACT_UNITS && !isForged) {
+    return `coalesce(sum(case when ${units} < ${EXACT_UNITS} then (${units})::int8 end), 0)
+      + coalesce(sum(case when ${units} >= ${EXACT_UNITS} then round(${value}::text::numeric * 1e${scale}) end), 0)`;
+  }
+  if (most < WIDE_UNITS || isForged) return `sum((${units})::int8)`;
+  const high = `trunc(${units} / 4294967296)`;
+  return `(sum((${high})::int8) * 4294967296 + sum((${units} - ${high} * 4294967296)::int8))`;
+}
+
+/** The units of a value below 2^53, from its shortest decimals; rounded half up where they are more than the scale. */
+function unitsOfDecimals(value: number, scale: number): bigint {
+  const places = Math.round(Math.log10(scale));
+  const [whole, fraction = ''] = String(value).split('.');
+  const units = BigInt(`${whole}${fraction.slice(0, places).padEnd(places, '0')}`);
+  return fraction.charCodeAt(places) >= 53 ? units + 1n : units;
+}
 
 /**
  * A value of a stored column. An int8 is a number, exact up to 2^53; the time column holds epoch ms; a text may be given as

@@ -6,9 +6,9 @@
 import type { ClientBase } from 'pg';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { type PartitionRef, scopeSql } from './recount.ts';
+import type { ValueRanges } from './row-facts.ts';
 
-/** By column. A column that is absent may hold anything. */
-export type ValueRanges = Readonly<Record<string, readonly [least: number, greatest: number]>>;
+export type { ValueRanges } from './row-facts.ts';
 
 /** The columns whose ranges are kept, in the order of the table. */
 export const rangedColumns = ({ partition, native }: DatasetDefinition): readonly string[] =>

@@ -6,6 +6,7 @@
  * Terms: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
+import type { Instrument } from '../instrument-names.ts';
 import type { ColumnRule } from '../proof-log/cells.ts';
 
 export const ALIGNED_COLUMNS = {
@@ -219,6 +220,8 @@ export interface StoredColumn {
 
 export interface NativeShape {
   readonly table: string;
+  /** Of a table that several instruments share: the column that tells them apart, and the value of this one. */
+  readonly owner?: { readonly column: string; readonly value: number };
   /** The column of the event time, and its type. */
   readonly time: { readonly column: string; readonly pg: 'int8' | 'timestamptz' };
   /** The columns that identify a row together with its time, in the order of offsets. */
@@ -288,6 +291,9 @@ export interface DatasetDefinition {
   /** A stable small number, never reused: it is the key in storage and part of event ids. */
   readonly number: number;
   readonly key: string;
+  /** Of another instrument than the exchange's default, whose definition is `base`. Both have one key. */
+  readonly instrument?: Instrument;
+  readonly base?: DatasetDefinition;
   readonly kind: DatasetKind;
   readonly title: string;
   readonly doc: string;
@@ -322,11 +328,20 @@ export interface DatasetDefinition {
 }
 
 /** What the trade and kline routes need of a dataset of spot trades. */
-interface TradesShape {
+export interface TradesShape {
   /** The fields that all exchanges share: the default of the trade route, and the input of klines. */
   readonly unified: readonly Field[];
   /** Path of the klines below `/v1/historical/`. */
   readonly klinesPath: string;
+  /** The settings that name the default instrument, and the others. */
+  readonly instruments: {
+    readonly symbol: string;
+    readonly also: string;
+    /** Where the exchange's symbols state base and quote apart. Nothing is cut from symbols that do not. */
+    readonly pairOf?: (symbol: string) => { readonly base: string; readonly quote: string } | undefined;
+  };
+  /** The native fields of another instrument, where their SQL names the dataset. */
+  readonly fieldsOf?: (of: Pick<DatasetDefinition, 'number' | 'instrument'>) => readonly Field[];
 }
 
 const SEPARATOR = '|';

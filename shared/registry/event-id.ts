@@ -2,18 +2,22 @@
  * Event ids, and the order of offsets. An event id is derived, never stored. For file-day datasets it is a UUIDv8
  * (RFC 9562) that packs what identifies the event, so that it can be unpacked:
  *
- *     48 bits  format 1 (8), dataset number (16), file day since 1970-01-01 (24)
- *      4 bits  version 8
- *     12 bits  offset, bits 62..73 (zero)
- *      2 bits  variant
- *     62 bits  offset, low bits
+ *             format 1, the default instrument              format 2, any other
+ *     48 bits  format (8), dataset number (16), file day (24)   format (8), dataset number (8), file day (16), tag, high bits (16)
+ *      4 bits  version 8                                        version 8
+ *     12 bits  offset, bits 62..73 (zero)                       tag, low bits
+ *      2 bits  variant                                          variant
+ *     62 bits  offset, low bits                                 offset
+ *
+ * File days count from 1970-01-01. The tag is the first 28 bits of the symbol's sha256; the number is the exchange's.
  */
 
 import { createHash } from 'node:crypto';
 import { DAY_MS, dayKey, parseDay } from '../dates.ts';
 import { assert, TidemarkError } from '../errors.ts';
 import type { DatasetDefinition, OffsetRule } from './definition.ts';
-import { keyFacts } from './keys.ts';
+import { baseNumber, baseOf, type Instrument, instrumentTag } from './instruments.ts';
+import { dayOfKey, keyFacts } from './keys.ts';
 
 /** Compares two offsets outside the database; returns a negative number, zero or a positive one. */
 export function compareOffsets(rule: Pick<OffsetRule, 'order'>, a: string, b: string): number {
@@ -54,6 +58,7 @@ const compareNumbers = (a: string, b: string) => a.length - b.length || (a < b ?
 const leadingNumber = (offset: string): string => offset.split(':', 1)[0];
 
 const FORMAT = 1n;
+const OTHERS_FORMAT = 2n;
 const LOW_BITS = 62n;
 const LOW_MASK = (1n << LOW_BITS) - 1n;
 
@@ -67,15 +72,25 @@ export function eventId(dataset: DatasetDefinition, partition: string, offset: s
     const of = dataset.partition.kind === 'height' ? leadingNumber(offset) : partition;
     return uuidV5(`1|${sourceId}|${dataset.key}|${of}|${offset}`);
   }
-  const day = parseDay(partition);
+  const day = parseDay(dayOfKey(partition));
   assert(day !== undefined && /^\d{1,18}$/.test(offset), 'an event is named by its day and numeric offset');
-  const high = (FORMAT << 40n) | (BigInt(dataset.number) << 24n) | BigInt(day / DAY_MS);
+  const { high, middle } = prefixOf(dataset, BigInt(day / DAY_MS));
   const number = BigInt(offset);
-  const bits = (high << 80n) | (8n << 76n) | ((number >> LOW_BITS) << 64n) | (2n << 62n) | (number & LOW_MASK);
+  const bits =
+    (high << 80n) | (8n << 76n) | ((middle | (number >> LOW_BITS)) << 64n) | (2n << 62n) | (number & LOW_MASK);
   return bits
     .toString(16)
     .padStart(32, '0')
     .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+}
+
+/** The first 48 bits, and the twelve after the version. */
+function prefixOf(dataset: DatasetDefinition, day: bigint): { readonly high: bigint; readonly middle: bigint } {
+  const number = BigInt(baseOf(dataset).number);
+  if (dataset.instrument === undefined) return { high: (FORMAT << 40n) | (number << 24n) | day, middle: 0n };
+  const tag = BigInt(instrumentTag(dataset.instrument));
+  const high = (OTHERS_FORMAT << 40n) | (number << 32n) | (day << 16n) | (tag >> 12n);
+  return { high, middle: tag & 0xfffn };
 }
 
 /** Chosen once, at random. It never changes, because callers' databases hold ids made with it. */
@@ -93,23 +108,57 @@ function uuidV5(name: string): string {
  * SQL of the event id of a file-day dataset, from an expression of the row's time in epoch ms and one of its numeric offset.
  * A file day covers [day + startOffsetMs, + 24 h).
  */
-export function eventIdSql(datasetNumber: number, startOffsetMs: number, timeMs: string, offset: string): string {
-  const head = ((FORMAT << 16n) | BigInt(datasetNumber)).toString(16).padStart(6, '0');
-  const day = `lpad(to_hex((${timeMs} - (${startOffsetMs})) / ${DAY_MS}), 6, '0')`;
-  // Version 8 and twelve zero bits. Then the variant as the sign bit of the offset, which gives sixteen digits always.
-  return `('${head}' || ${day} || '8000' || to_hex((-9223372036854775808)::int8 | ${offset}))::uuid`;
+export function eventIdSql(
+  { number, instrument }: { readonly number: number; readonly instrument?: Instrument },
+  startOffsetMs: number,
+  timeMs: string,
+  offset: string,
+): string {
+  const hex = (value: number | bigint, digits: number) => value.toString(16).padStart(digits, '0');
+  const day = (digits: number) => `lpad(to_hex((${timeMs} - (${startOffsetMs})) / ${DAY_MS}), ${digits}, '0')`;
+  // The variant as the sign bit of the offset, which gives sixteen digits always.
+  const low = `to_hex((-9223372036854775808)::int8 | ${offset})`;
+  if (instrument === undefined) {
+    // Version 8 and twelve zero bits.
+    return `('${hex(FORMAT, 2)}${hex(number, 4)}' || ${day(6)} || '8000' || ${low})::uuid`;
+  }
+  const tag = instrumentTag(instrument);
+  const rest = `${hex(tag >>> 12, 4)}8${hex(tag & 0xfff, 3)}`;
+  return `('${hex(OTHERS_FORMAT, 2)}${hex(baseNumber(number), 2)}' || ${day(4)} || '${rest}' || ${low})::uuid`;
+}
+
+export interface UnpackedEventId {
+  /** Of the exchange. */
+  readonly datasetNumber: number;
+  /** Of another instrument than the default. */
+  readonly tag?: number;
+  /** The file day. */
+  readonly partition: string;
+  readonly offset: string;
 }
 
 /** Unpacks an event id. @throws TidemarkError EVENT_UNKNOWN for an id that is not of this form. */
-export function unpackEventId(id: string): { datasetNumber: number; partition: string; offset: string } {
+export function unpackEventId(id: string): UnpackedEventId {
   const hex = id.replaceAll('-', '').toLowerCase();
   const bits = /^[0-9a-f]{32}$/.test(hex) ? BigInt(`0x${hex}`) : 0n;
-  if (bits >> 120n !== FORMAT || ((bits >> 76n) & 15n) !== 8n || ((bits >> 62n) & 3n) !== 2n) {
+  const format = bits >> 120n;
+  const isKnown = format === FORMAT || format === OTHERS_FORMAT;
+  if (!isKnown || ((bits >> 76n) & 15n) !== 8n || ((bits >> 62n) & 3n) !== 2n) {
     throw new TidemarkError('EVENT_UNKNOWN', `${JSON.stringify(id)} is not an event id of a file-day dataset`);
+  }
+  const dayAt = (value: bigint) => dayKey(Number(value) * DAY_MS);
+  const middle = (bits >> 64n) & 0xfffn;
+  if (format === OTHERS_FORMAT) {
+    return {
+      datasetNumber: Number((bits >> 112n) & 0xffn),
+      tag: Number((((bits >> 80n) & 0xffffn) << 12n) | middle),
+      partition: dayAt((bits >> 96n) & 0xffffn),
+      offset: (bits & LOW_MASK).toString(),
+    };
   }
   return {
     datasetNumber: Number((bits >> 104n) & 0xffffn),
-    partition: dayKey(Number((bits >> 80n) & 0xffffffn) * DAY_MS),
-    offset: ((((bits >> 64n) & 0xfffn) << LOW_BITS) | (bits & LOW_MASK)).toString(),
+    partition: dayAt((bits >> 80n) & 0xffffffn),
+    offset: ((middle << LOW_BITS) | (bits & LOW_MASK)).toString(),
   };
 }

@@ -11,10 +11,21 @@ export interface TimeWindow {
   readonly toMs: number;
 }
 
+/** The key of a file day: `YYYY-MM-DD`, of another instrument than the default `<instrument>:YYYY-MM-DD`. */
+export const dayKeyOf = ({ instrument }: Pick<DatasetDefinition, 'instrument'>, day: string): string =>
+  instrument === undefined ? day : `${instrument}:${day}`;
+
+/** The day of such a key. */
+export const dayOfKey = (key: string): string => key.slice(key.indexOf(':') + 1);
+
+/** The instrument that the key of a file day names; undefined: the default. */
+export const instrumentOfKey = (key: string): string | undefined =>
+  key.includes(':') ? key.slice(0, key.indexOf(':')) : undefined;
+
 /** @throws TidemarkError USAGE when the key is not one of the dataset's kind. */
 export function windowOf(dataset: DatasetDefinition, key: string): TimeWindow {
-  if (dataset.partition.kind === 'file_day') {
-    const day = parseDay(key);
+  if (dataset.partition.kind === 'file_day' && instrumentOfKey(key) === dataset.instrument) {
+    const day = parseDay(dayOfKey(key));
     if (day !== undefined) {
       const fromMs = day + dataset.partition.startOffsetMs;
       return { fromMs, toMs: fromMs + DAY_MS };
@@ -28,7 +39,7 @@ const unknownKey = (dataset: DatasetDefinition, key: string) =>
     remedy: '`./tidemark status` lists the existing partitions.',
   });
 
-/** The keys of the file days from `fromDay` to `toDay`, both included. */
+/** The file days from `fromDay` to `toDay`, both included. */
 export function fileDays(fromDay: string, toDay: string): string[] {
   return daysBetween(fromDay, toDay);
 }

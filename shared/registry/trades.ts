@@ -14,6 +14,7 @@ import {
   nativeView,
   storedField,
   storedIn,
+  type TradesShape,
 } from './definition.ts';
 
 const ALIGNED_TRADES: AlignedShape = {
@@ -39,14 +40,17 @@ const ALIGNED_TRADES: AlignedShape = {
 };
 
 /** What differs between exchanges. */
-interface Trades extends Pick<NativeShape, 'totals' | 'fields'> {
+interface Trades extends Pick<NativeShape, 'totals' | 'fields'>, Pick<TradesShape, 'fieldsOf' | 'instruments'> {
   /** The stored columns after time and trade id: fixed widths first, then texts, which need no alignment. */
   readonly columns: NativeShape['columns'];
   readonly own: SourceColumns;
 }
 
 /** The parts that all datasets of daily trade files share. */
-export function tradesOf<E extends string>(exchange: E, { columns, totals, fields, own }: Trades) {
+export function tradesOf<E extends string>(
+  exchange: E,
+  { columns, totals, fields, fieldsOf, instruments, own }: Trades,
+) {
   const key: `${E}_spot_trades` = `${exchange}_spot_trades`;
   return {
     key,
@@ -54,7 +58,7 @@ export function tradesOf<E extends string>(exchange: E, { columns, totals, field
     sources: [exchange],
     contractViolationStatus: 503,
     historicalPath: `${exchange}/spot/trades`,
-    trades: { unified: unifiedFields(own), klinesPath: `${exchange}/spot/klines` },
+    trades: { unified: unifiedFields(own), klinesPath: `${exchange}/spot/klines`, instruments, fieldsOf },
     native: {
       table: key,
       time: { column: 'timestamp', pg: 'int8' },

@@ -6,6 +6,7 @@ import type { ClientBase } from 'pg';
 import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
 import type { PartitionState } from '../db/schema.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
+import { baseOf, SLOTS } from '../registry/instruments.ts';
 import { type DayRange, runsOfDays, type UnprovedSpan } from './proved-ranges.ts';
 
 /** An attempt that has not ended. */
@@ -107,24 +108,31 @@ const CONSECUTIVE = [...DATASETS.values()]
   .filter(({ partition, offset }) => partition.kind === 'file_day' && offset.contiguous && offset.unique)
   .map(({ number }) => number);
 
+/** With their other instruments. */
+const CONSECUTIVE_TEST = `(dataset_id in (${CONSECUTIVE.join(', ')}) or dataset_id > ${SLOTS} and dataset_id >> 8 in (${CONSECUTIVE.join(', ')}))`;
+
 /** Numbers of the datasets of file days. The catalog counts their partitions one by one; coverage spans count the others. */
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window').map(({ number }) => number);
+
+/** SQL of the number whose log the messages of a dataset or instrument are in. */
+const LOG_OF = `case when dataset_id > ${SLOTS} then dataset_id >> 8 else dataset_id end as dataset_id`;
 
 const STATEMENTS = {
   coverage: `select dataset_id, version, synthetic, proved::text from coverage`,
   runs: `select dataset_id, source_id, lower(span) as lower, upper(span) as upper, from_ms, through_ms, partitions, rows
     from coverage_spans order by dataset_id, source_id, span`,
   days: `select dataset_id, count(*) as partitions, coalesce(sum(rows), 0) as rows from partitions
-    where dataset_id in (${DAYS.join(', ')}) and state = 'proved' group by dataset_id`,
+    where (dataset_id in (${DAYS.join(', ')}) or dataset_id > ${SLOTS}) and state = 'proved' group by dataset_id`,
   unproved: `select dataset_id, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
   // A file day has no span, and its source is that of the dataset.
   unprovedSpans: `select dataset_id, source_id, coalesce(lower(span), from_ms) as lower, coalesce(upper(span), to_ms) as upper
     from partitions where state <> 'proved'`,
   late: `select dataset_id, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
   checkpoints: `select dataset_id, stream_sequence, updated_at from checkpoints`,
-  open: `select dataset_id, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
+  // The log of an exchange is one for all of its instruments.
+  open: `select ${LOG_OF}, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
       manifest->'first_ms' as first_ms, manifest->'last_ms' as last_ms
-    from attempts where state in ('publishing', 'published') order by dataset_id, updated_at desc`,
+    from attempts where state in ('publishing', 'published') order by 1, updated_at desc`,
   // pg_locks shows both keys of a two-key lock as unsigned; ours are small. Locks of other databases are not ours.
   locks: `select l.objid::int4 as dataset_id, l.classid::int4 as lock, a.application_name as name
     from pg_locks l join pg_stat_activity a using (pid)
@@ -132,6 +140,9 @@ const STATEMENTS = {
       and l.database = (select oid from pg_database where datname = current_database())`,
   failures: `select dataset_id, source_id, code, failures, last_at, last_reason from source_failures order by 1, 2, 3`,
 } as const;
+
+/** For monitors: a quarantine of any instrument is the exchange's. An operator sees each instrument apart. */
+const UNPROVED_OF_ALL = `select ${LOG_OF}, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`;
 
 const COUNTED = 'count(*)::int4 as n, min(partition_key) as first, max(partition_key) as last';
 
@@ -145,11 +156,11 @@ const DETAILS = {
   breaks: `select dataset_id, before, partition, last_offset, first_offset from (select *, row_number() over (partition by dataset_id order by from_ms) as place from (
       select dataset_id, partition_key as partition, from_ms, manifest->>'first_offset' as first_offset,
         lag(partition_key) over w as before, lag(to_ms) over w as before_to, lag(manifest->>'last_offset') over w as last_offset
-      from partitions where dataset_id in (${CONSECUTIVE.join(', ')}) and state = 'proved'
+      from partitions where ${CONSECUTIVE_TEST} and state = 'proved'
       window w as (partition by dataset_id order by from_ms)) neighbours
     where before_to = from_ms and first_offset::int8 <> last_offset::int8 + 1) b
     where place <= ${MAX_BREAKS} order by dataset_id, place`,
-  referenced: `select dataset_id, sum(messages) as messages from (
+  referenced: `select ${LOG_OF}, sum(messages) as messages from (
       select dataset_id, sum(frames + 1) as messages from attempts where manifest_sequence is not null group by 1
       union all select dataset_id, count(*) from ledger where kind = 'quarantined' and details ->> 'by' = 'source' group by 1) m
     group by 1`,
@@ -180,12 +191,15 @@ export interface CatalogFacts {
 }
 
 /** Reads the facts, and the details if they are asked for, in one snapshot. */
-export async function readCatalogFacts(client: ClientBase, detailed: boolean): Promise<CatalogFacts> {
+export async function readCatalogFacts(
+  client: ClientBase,
+  detailed: boolean,
+  datasets: readonly DatasetDefinition[] = [...DATASETS.values()],
+): Promise<CatalogFacts> {
   await client.query('begin isolation level repeatable read read only');
   try {
-    const found = await rowsOf(client, STATEMENTS);
+    const found = await rowsOf(client, detailed ? STATEMENTS : { ...STATEMENTS, unproved: UNPROVED_OF_ALL });
     const more = detailed ? await rowsOf(client, DETAILS) : undefined;
-    const datasets = [...DATASETS.values()];
     return {
       facts: new Map(datasets.map((dataset) => [dataset.number, factsOf(dataset, found)])),
       details: more && new Map(datasets.map(({ number }) => [number, detailsOf(number, more)])),
@@ -242,7 +256,7 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
   return {
     version: Number(coverage?.version ?? 0),
     synthetic: coverage?.synthetic ?? false,
-    runs: DAYS.includes(dataset.number) ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
+    runs: DAYS.includes(baseOf(dataset).number) ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
     partitions: {
       publishing: unproved('publishing'),
       published: unproved('published'),

@@ -37,14 +37,17 @@ export type UnprovedSpan = Pick<DayRange, 'source' | 'span'>;
 /**
  * @param runs sorted by source and span.
  * @param unproved are not missing: their own states count them.
+ * @param listed of an instrument: when its exchange listed it, as far as anybody says; outside of it nothing is missing.
  */
 export function provedRanges(
   dataset: DatasetDefinition,
   runs: readonly DayRange[],
   unproved: readonly UnprovedSpan[] = [],
+  listed?: readonly Range[],
 ): ProvedRanges {
   const bySource = [...Map.groupBy(runs, ({ source }) => source).values()];
-  const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
+  const between = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
+  const gaps = listed === undefined ? between : between.flatMap((gap) => within(gap, listed));
   const known = Map.groupBy(unproved, ({ source }) => source);
   const knownOf = new Map([...known].map(([source, spans]) => [source, joined(spans.map(({ span }) => span))]));
   const ends = bySource.map((ofSource) => ofSource.at(-1)!.throughMs);
@@ -61,6 +64,15 @@ export function provedRanges(
 export const runsOfDays = (dataset: DatasetDefinition, proved: string): DayRange[] =>
   parseMultirange(proved).map((span) => ({
     source: dataset.sources[0],
+    span,
+    fromMs: span.from,
+    throughMs: span.to,
+  }));
+
+/** The parts of a gap between file days, whose spans are their times, that lie in some ranges. */
+const within = (gap: DayRange, ranges: readonly Range[]): DayRange[] =>
+  clip(ranges, gap.span.from, gap.span.to).map((span) => ({
+    source: gap.source,
     span,
     fromMs: span.from,
     throughMs: span.to,

@@ -8,8 +8,9 @@ import type { ClientBase } from 'pg';
 import { hasColumnstore } from '../db/connect.ts';
 import { type RunRow, reportedRuns } from '../db/runs.ts';
 import { explain } from '../errors.ts';
+import type { Range } from '../ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
-import { keyFacts } from '../registry/keys.ts';
+import { dayOfKey, keyFacts } from '../registry/keys.ts';
 import { type DatasetDetails, type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
 import { type LogFacts, LogFactsReader } from './log-facts.ts';
 import { type ProvedRanges, provedRanges } from './proved-ranges.ts';
@@ -61,9 +62,9 @@ function overviewOf(
   dataset: DatasetDefinition,
   facts: DatasetFacts,
   log: LogFacts | undefined,
-  nowMs: number,
+  { nowMs, listed }: { readonly nowMs: number; readonly listed?: readonly Range[] },
 ): { readonly overview: Overview; readonly ranges: ProvedRanges } {
-  const ranges = provedRanges(dataset, facts.runs, facts.unprovedSpans);
+  const ranges = provedRanges(dataset, facts.runs, facts.unprovedSpans, listed);
   const overview: Overview = {
     dataset: dataset.key,
     coverage_version: facts.version,
@@ -121,7 +122,8 @@ function waiting(
     .filter(({ state }) => state === 'published')
     .map(({ rows = 0, firstMs = 0, lastMs = firstMs }) => ({ rows, fromMs: firstMs, toMs: lastMs + 1 }));
   if (newest) {
-    const { times } = keyFacts(dataset, newest.partition);
+    const isDay = dataset.partition.kind === 'file_day';
+    const { times } = keyFacts(dataset, isDay ? dayOfKey(newest.partition) : newest.partition);
     // Only the key of a window partition gives its start.
     const fromMs = Number.isFinite(times.fromMs) && times.fromMs > -8.64e15 ? times.fromMs : newest.first_ms;
     parts.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
@@ -174,17 +176,29 @@ interface StateOptions {
   readonly storage?: Storage;
   /** Whether to read the details too, which look at each partition: for an operator who asks, not for monitors. */
   readonly detailed?: boolean;
+  /** Instruments beside the defaults, whose state follows that of the datasets. */
+  readonly instruments?: readonly DatasetDefinition[];
+  /** When they were listed. */
+  readonly listed?: (instrument: DatasetDefinition) => readonly Range[] | undefined;
 }
 
 /** Reads the catalog before the log, so that messages projected in between make the lag too small, never too large. */
 export async function readState(
   client: ClientBase,
   manager: () => Promise<JetStreamManager>,
-  { logs = new LogFactsReader(), now = Date.now, storage, detailed = false }: StateOptions = {},
+  {
+    logs = new LogFactsReader(),
+    now = Date.now,
+    storage,
+    detailed = false,
+    instruments = [],
+    listed,
+  }: StateOptions = {},
 ): Promise<State> {
   const startedAt = performance.now();
-  const { facts, details } = await readCatalogFacts(client, detailed);
   const datasets = [...DATASETS.values()];
+  const all = [...datasets, ...instruments];
+  const { facts, details } = await readCatalogFacts(client, detailed, all);
   let found: (LogFacts | undefined)[] = [];
   let logFault: string | undefined;
   try {
@@ -197,9 +211,10 @@ export async function readState(
   return {
     atMs,
     logFault,
-    statuses: datasets.map((dataset, index) => {
+    // The log of an exchange is one, and the default's state tells of it.
+    statuses: all.map((dataset, index) => {
       const [ofDataset, log] = [facts.get(dataset.number)!, found[index]];
-      const computed = overviewOf(dataset, ofDataset, log, atMs);
+      const computed = overviewOf(dataset, ofDataset, log, { nowMs: atMs, listed: listed?.(dataset) });
       return { dataset, facts: ofDataset, details: details?.get(dataset.number), ...computed };
     }),
     ...(storage ?? (await readStorage(client))),

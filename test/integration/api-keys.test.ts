@@ -92,6 +92,8 @@ describe('the command', () => {
   test.each<[readonly string[], RegExp, string?]>([
     [['add', 'refused', '--scopes', 'read,write'], /--scopes: "write" is none of read, export, operate, metrics/],
     [[...ADD, '--datasets', 'exchange_z'], /--datasets: "exchange_z" is none of .*exchange_a_spot_trades/],
+    [[...ADD, '--datasets', 'macro_series_metrics:UNRATE'], /macro_series_metrics has no instruments/],
+    [[...ADD, '--datasets', "exchange_a_spot_trades:X' or 1=1"], /is no instrument: at most 32 letters/],
     [['add', 'refused', '--scopes', 'operate', '--datasets', DATASET], /--datasets bounds the scopes read and export/],
     [[...ADD, '--expires', '2020-01-01'], /--expires is over: 2020-01-01/],
     [[...ADD, '--expires', '2020-01-01T00:00:00Z'], /--expires is over/],

@@ -61,7 +61,7 @@ describe('migrations', () => {
     const { rows } = await execute(
       env.databaseUrl,
       `select d.dataset_id, d.key, c.proved::text, c.version, (select count(*)::int4 from series s where s.dataset_id = d.dataset_id) as series
-       from datasets d left join coverage c using (dataset_id) order by 1`,
+       from datasets d left join coverage c using (dataset_id) where dataset_id <= 255 order by 1`,
     );
     expect(rows).toEqual(
       [...DATASETS.values()].map(({ number, key, aligned }) => ({
@@ -70,6 +70,23 @@ describe('migrations', () => {
         proved: '{}',
         version: '0',
         series: aligned.seriesKey.length === 0 ? 1 : 0,
+      })),
+    );
+  });
+
+  test('register numbers of other instruments, which nobody has claimed', async () => {
+    const { rows } = await execute(
+      env.databaseUrl,
+      `select min(d.key) as key, count(*)::int4 as numbers, count(c.*)::int4 as coverage, count(s.*)::int4 as claimed
+       from datasets d left join coverage c using (dataset_id) left join series s using (dataset_id)
+       where dataset_id > 255 group by dataset_id >> 8 order by dataset_id >> 8`,
+    );
+    expect(rows).toEqual(
+      ['a', 'b', 'c'].map((exchange) => ({
+        key: `exchange_${exchange}_spot_trades#1`,
+        numbers: 255,
+        coverage: 255,
+        claimed: 0,
       })),
     );
   });

@@ -2,6 +2,7 @@
 import { copyFile, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { NO_INSTRUMENTS } from '../../serving/contract/instruments.ts';
 import type { ProofLog } from '../../serving/discovery/proof-log.ts';
 import type { ExportRow } from '../../serving/exports/rows.ts';
 import { exportRunner } from '../../serving/exports/worker.ts';
@@ -213,6 +214,7 @@ describe('finished artifacts', () => {
       frames: undefined as unknown as FrameReader,
       proofLog: undefined as unknown as ProofLog,
       signer: async () => undefined,
+      instruments: { parse: async (_, parse) => parse(NO_INSTRUMENTS) },
       rights: new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() }),
       buffers: new BufferPool(),
       now: Date.now,

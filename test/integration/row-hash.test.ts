@@ -10,7 +10,15 @@ import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_s
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { eventId, eventIdSql, unpackEventId } from '../../shared/registry/event-id.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
+import {
+  baseOf,
+  instrumentDataset,
+  instrumentTag,
+  parseInstrument,
+  slotNumber,
+} from '../../shared/registry/instruments.ts';
+import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
+import { unitsOf } from '../support/decimals.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -279,7 +287,7 @@ describe('exact totals', () => {
 
   test('of values that are not whole units equal the sum of what the database stored', async () => {
     const value = fc.oneof(
-      fc.double({ noNaN: true, min: 0, max: 9e10 }),
+      fc.double({ noNaN: true, min: 0, max: 2e7 }),
       fc.double({ noNaN: true, min: 0, max: 1e-7 }),
       fc.integer({ min: 0, max: 10 ** 6 }).map((n) => (n + 0.5) / 1e8),
       fc.integer({ min: 0, max: 2 ** 22 }).map((n) => n / 2 ** 9),
@@ -292,6 +300,28 @@ describe('exact totals', () => {
       [values.map(text)],
     );
     expect(total.toString()).toBe(rows[0].stored);
+  });
+
+  test('of values by the trillion equal the exact sum of their decimals', async () => {
+    const value = fc.oneof(
+      fc.double({ noNaN: true, min: 0, max: 2 ** 53 }).filter((each) => each < 2 ** 53),
+      fc.double({ noNaN: true, min: 2e7, max: 1e12 }),
+      fc.double({ noNaN: true, min: 0, max: 1e-7 }),
+      fc.integer({ min: 0, max: 2 ** 30 }).map((n) => n * 2 ** 12 + 0.5),
+      fc.integer({ min: 0, max: 10 ** 12 }).map((n) => n / 10),
+    );
+    const values = fc.sample(value, { numRuns: 20_000, seed: 5 });
+    const total = new ExactTotal();
+    for (const each of values) total.addFloat(each, 1e8);
+    const sum = (sql: string) => `select (${sql})::text as stored from unnest($1::float8[]) as t(v)`;
+    const { rows } = await client.query(sum(totalSql('v', 8, Math.max(...values))), [values.map(text)]);
+    expect(total.toString()).toBe(rows[0].stored);
+    // The two forms agree on what both can sum.
+    const small = values.filter((each) => each < 2e7).map(text);
+    const [narrow, wide] = await Promise.all(
+      [0, 1e12].map((most) => client.query(sum(totalSql('v', 8, most)), [small])),
+    );
+    expect(wide.rows).toEqual(narrow.rows);
   });
 
   test('take whole units and others in any order', () => {
@@ -307,7 +337,7 @@ describe('exact totals', () => {
               expected += BigInt(value);
             } else {
               total.addFloat(value, 1e8);
-              expected += BigInt(roundHalfEven(value * 1e8));
+              expected += unitsOf(value, 8);
             }
           }
           expect(total.toString()).toBe(expected.toString());
@@ -366,6 +396,28 @@ describe('event ids', () => {
     );
   });
 
+  const other = fc
+    .tuple(
+      fc.constantFrom(exchangeASpotTrades, exchangeBSpotTrades, exchangeCSpotTrades),
+      fc.stringMatching(/^[A-Z0-9]{3,10}(-USD[TC])?$/),
+    )
+    .map(([base, symbol]) => instrumentDataset(base, parseInstrument(symbol)!, slotNumber(base, 1)));
+
+  test('of other instruments are packed and unpacked alike, and none is of the default or of two of them', () => {
+    fc.assert(
+      fc.property(other, other, day, offset, (of, also, date, at) => {
+        const id = eventId(of, dayKeyOf(of, date), String(at));
+        expect(id).toMatch(/^02[0-9a-f]{6}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+        const unpacked = { datasetNumber: of.base!.number, tag: instrumentTag(of.instrument!), partition: date };
+        expect(unpackEventId(id)).toEqual({ ...unpacked, offset: String(at) });
+        expect(eventId(baseOf(of), date, String(at))).not.toBe(id);
+        const isOne = also.instrument === of.instrument && also.base === of.base;
+        expect(eventId(also, dayKeyOf(also, date), String(at)) === id).toBe(isOne);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
   test('are not made of anything else, and other ids are not read as ours', () => {
     for (const [partition, at] of [
       ['2024-02-30', '1'],
@@ -403,11 +455,14 @@ describe('event ids', () => {
   test('made by the database are those that are packed here', async () => {
     const small = fc.oneof(fc.bigInt({ min: 0n, max: 10n ** 18n - 1n }), fc.bigInt({ min: 0n, max: 20n }));
     const events = fc.sample(fc.tuple(day, fc.nat(86_399_999), small), { numRuns: 2000, seed: 2 });
-    for (const dataset of [exchangeBSpotTrades, exchangeCSpotTrades]) {
-      const { startOffsetMs } = dataset.partition;
-      const sql = eventIdSql(dataset.number, startOffsetMs, 't', 'i');
+    const others = fc.sample(other, { numRuns: 3, seed: 2 });
+    for (const dataset of [exchangeBSpotTrades, exchangeCSpotTrades, ...others] as DatasetDefinition[]) {
+      const { startOffsetMs } = dataset.partition as typeof exchangeBSpotTrades.partition;
+      const sql = eventIdSql(dataset, startOffsetMs, 't', 'i');
       // Days before 1970 have no ids of this form.
-      const after = events.filter(([key]) => windowOf(dataset, key).fromMs >= 0);
+      const after = events
+        .map(([date, ms, id]) => [dayKeyOf(dataset, date), ms, id] as const)
+        .filter(([key]) => windowOf(dataset, key).fromMs >= 0);
       const { rows } = await client.query({
         text: `select ${sql}::text from unnest($1::int8[], $2::int8[]) with ordinality as u(t, i, o) order by o`,
         values: [after.map(([key, ms]) => windowOf(dataset, key).fromMs + ms), after.map(([, , id]) => String(id))],

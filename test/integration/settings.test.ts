@@ -45,7 +45,7 @@ function faultsOf(work: () => unknown): string[] {
 }
 
 /** A text that every setting refuses but those that take any. */
-const WRONG = 'many';
+const WRONG = 'too many';
 
 const takes = (name: SettingName) => settingOf(name).schema.description;
 
@@ -82,6 +82,39 @@ describe('faults', () => {
       expect([name, faults.filter((line) => line.startsWith(`${name}: `)).length]).toEqual([name, 1]);
     }
     expect(faults).toHaveLength(wrong.length + 2);
+  });
+
+  test.each([
+    ['../BTCUSDT', '"../BTCUSDT" is no symbol'],
+    ["ETH';drop table partitions--", 'is no symbol'],
+    ['ETHUSDT,,SOLUSDT', '"" is no symbol'],
+    ['ETHUSDT,ETHUSDT', 'ETHUSDT stands twice'],
+    ['LUNAUSDT:2022-05-13..2020-08-21', 'the interval of LUNAUSDT must be FROM..TO'],
+    ['LUNAUSDT:2022-02-30..', 'the interval of LUNAUSDT must be FROM..TO'],
+    ['LUNAUSDT:..', 'the interval of LUNAUSDT must be FROM..TO'],
+    ['LUNAUSDT:2020-08-21..2022-05-13,LUNAUSDT:2022-05-13..', 'LUNAUSDT stands twice'],
+    ['BTCUSDT', 'names BTCUSDT, which SVC_EXCHANGE_A_SYMBOL names as the default'],
+    [Array.from({ length: 65 }, (_, index) => `S${index}USDT`).join(), 'must name at most 64 symbols, names 65'],
+    ['C35385USDT,C36089USDT', 'events of C36089USDT and C35385USDT would have the same ids'],
+  ])('of the other instruments %s are found', (text, fault) => {
+    expect(faultsOf(() => load({ SVC_EXCHANGE_A_ALSO: text })).join('\n')).toContain(fault);
+  });
+
+  test('other instruments have the intervals that the operator knows', () => {
+    const { SVC_EXCHANGE_A_ALSO: also } = load({
+      SVC_EXCHANGE_A_ALSO: '1000SATSUSDT, LUNAUSDT:2020-08-21..2022-05-13,LUNAUSDT:2022-05-31.., ETHUSDT:..2024-01-01',
+    });
+    expect(also).toEqual([
+      { symbol: '1000SATSUSDT', intervals: [] },
+      {
+        symbol: 'LUNAUSDT',
+        intervals: [
+          { from: '2020-08-21', to: '2022-05-13' },
+          { from: '2022-05-31', to: undefined },
+        ],
+      },
+      { symbol: 'ETHUSDT', intervals: [{ from: undefined, to: '2024-01-01' }] },
+    ]);
   });
 
   // They were found by the feed that was opened with them, or by the database.

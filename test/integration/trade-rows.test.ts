@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { nativeRecountSql } from '../../shared/proof/recount.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
-import { decimal, fileOf, LAYOUTS, unusualDecimal, usualDecimal } from '../support/trade-layouts.ts';
+import { decimal, extremeDecimal, fileOf, LAYOUTS, unusualDecimal, usualDecimal } from '../support/trade-layouts.ts';
 import { decodeFile, endsOf } from '../support/trades.ts';
 
 describe('PostgreSQL, parsing the text itself,', () => {
@@ -23,6 +23,7 @@ describe('PostgreSQL, parsing the text itself,', () => {
     ['usual decimals', usualDecimal],
     ['unusual decimals', unusualDecimal],
     ['both', decimal],
+    ['tiny prices and trillions', extremeDecimal],
   ] as const;
   test.each(
     LAYOUTS.flatMap((layout) => kinds.map(([name, decimals]) => [layout.dataset.key, name, layout, decimals] as const)),
@@ -49,7 +50,10 @@ describe('PostgreSQL, parsing the text itself,', () => {
       `insert into parsed select * from unnest(${native.columns.map(({ pg }, index) => `$${index + 1}::${pg}[]`).join(', ')})`,
       native.columns.map((_, index) => list.map(({ texts }) => texts[index])),
     );
-    const found = await client.query(nativeRecountSql(layout.dataset, 'true', 'parsed'));
+    const greatest = native.totals.map(({ column }) => `max("${column}") as "${column}"`).join(', ');
+    const most = await client.query(`select ${greatest} from parsed`);
+    const ranges = Object.fromEntries(Object.entries(most.rows[0]).map(([name, value]) => [name, [0, Number(value)]]));
+    const found = await client.query(nativeRecountSql(layout.dataset, 'true', 'parsed', ranges as never));
     await client.query('rollback');
     const [row] = found.rows;
     const totals = Object.fromEntries(native.totals.map(({ column }) => [column, row[`total_${column}`]]));

@@ -18,3 +18,11 @@ export function fixed(digits: string, places: number): string {
 
 /** To an integer, halves to even: what adding and taking away 2^52 leaves of a float64. */
 export const rint = (value: number): number => (value < 2 ** 52 ? value + 2 ** 52 - 2 ** 52 : value);
+
+/** Units of a stored double in a total: rounded as a float64, and from its own decimals where that may be off by one. */
+export function unitsOf(value: number, scale: number): bigint {
+  const product = value * 10 ** scale;
+  if (scale === 0 || product < 2 ** 51) return BigInt(rint(product));
+  const half = 5n * TEN ** BigInt(PLACES - scale - 1);
+  return (exactDecimal(String(value)) + half) / TEN ** BigInt(PLACES - scale);
+}

@@ -90,6 +90,14 @@ export const unusualDecimal = fc.oneof(
   fc.constant('2.3456789012345678901'),
   fc.constantFrom('0.00044782999999999997', '1e-05', '4074.0193999999997', '78.54169999999999'),
 );
+/** Coins of which a million cost a cent: prices down to 1e-8, quantities by the trillion. */
+export const extremeDecimal = fc.oneof(
+  fc.integer({ min: 1, max: 10_000 }).map((units) => fixed(String(units), 8)),
+  fc
+    .tuple(fc.integer({ min: 10 ** 11, max: 10 ** 13 }), fc.integer({ min: 0, max: 1 }))
+    .map(([units, places]) => fixed(String(units), places)),
+  fc.double({ min: 1e10, max: 1e12, noNaN: true }).map((value) => fixed(BigInt(Math.floor(value)).toString(), 0)),
+);
 export const decimal = fc.oneof({ weight: 4, arbitrary: usualDecimal }, { weight: 1, arbitrary: unusualDecimal });
 
 const NO_DECIMALS = [
@@ -97,7 +105,7 @@ const NO_DECIMALS = [
   '1e400', '1e-400', '1_000', '1 000', '"1.5"', '١٢', '\0', '1\0', '9'.repeat(300),
 ]; // biome-ignore format: one list
 const ZEROS = ['0', '0.0', '0e5', '-0'];
-const TOO_LARGE = ['92233720368.54775808', '1e12', '123456789012345678901234567890'];
+const TOO_LARGE = ['9007199254740992', '1e16', '123456789012345678901234567890'];
 /** A float is printed with 17 digits; these are no price's, and no proof could tell them from their neighbours. */
 const TOO_LONG = ['0.123456789012345678901234567890', '1.23456789012345678901'];
 const NO_WHOLE = ['abc', '', '-5', '5.0', ' 5', '"5"', '12345678901234567890', '1e3', '\0'];
@@ -298,7 +306,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
     { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
     { name: 'tickDirection', bad: ['', 'Plus Tick', '1', 'x'.repeat(33), '"PlusTick"', '\0'] },
     { name: 'trdMatchID', bad: NO_MATCH_ID },
-    { name: 'grossValue', bad: [...NO_DECIMALS, ...ZEROS, '9223372036854775808', '1e19', ...TOO_LONG] },
+    { name: 'grossValue', bad: [...NO_DECIMALS, ...ZEROS, '1208925819614629174706176', '1e25', ...TOO_LONG] },
     { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
     { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
   ],

@@ -310,6 +310,10 @@ test('docs/cli.md lists the fields that --json prints', { tags: ['nightly'] }, a
   await run('ledger', [DATASET, '--kind', 'quarantined'], 0);
   await run('status', ['--runs', '--limit', '3'], 0);
   await run('reingest', [...days(fourth), '--reason', 'it was republished'], 0, 'backfill');
+  // As a backfill claims it for another instrument.
+  await system.client.query(`insert into series (dataset_id, key) values (257, 'ETHUSDT')`);
+  await run('status', [DATASET], 0);
+  await run('status', [DATASET, '--instrument', 'ETHUSDT'], 0);
   await run('event', [DATASET, '7'], 0);
   await run('sample', [...days(first), '--rows', '2', '--out', join(system.env.dir, 'sample')], 0);
   await run('rights', ['init', 'exchange_a', '--source-rights-matrix-path', join(system.env.dir, 'matrix.json')], 0);

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Problem } from '../../serving/contract/problems.ts';
 import { Caller, Callers, KeyWatch } from '../../serving/http/caller.ts';
 import { KeyLimits } from '../../serving/limits/key-limits.ts';
-import { isKeyName, keyDigest, keyIdOf, newKey } from '../../shared/keys/key.ts';
+import { coversInstrument, isKeyName, keyDigest, keyIdOf, newKey } from '../../shared/keys/key.ts';
 import type { KeyRecord } from '../../shared/keys/store.ts';
 
 const recordOf = (key: { id: string; digest: Buffer }, more: Partial<KeyRecord> = {}): KeyRecord => ({
@@ -283,4 +283,22 @@ test('reads at once are counted by key, and by nothing but reads', () => {
   ends[0]();
   limits.beginRead(one, 'read');
   expect(() => limits.beginRead(one, 'read')).toThrow();
+});
+
+describe('what a key covers', () => {
+  const A = 'exchange_a_spot_trades';
+  test.each([
+    [null, A, 'ETHUSDT', true],
+    [[A], A, 'ETHUSDT', true],
+    [[A], A, 'BTCUSDT', true],
+    [[`${A}:ETHUSDT`], A, 'ETHUSDT', true],
+    [[`${A}:ETHUSDT`], A, 'BTCUSDT', false],
+    [[`${A}:ETHUSDT`], A, 'ETHUSD', false],
+    [[`${A}:ETHUSDT`], A, undefined, true],
+    [[`${A}:BTCUSDT`], 'exchange_b_spot_trades', 'BTCUSDT', false],
+    [['etf_daily_metrics'], 'etf_daily_metrics', undefined, true],
+    [['etf_daily_metrics'], 'macro_series_metrics', undefined, false],
+  ])('%j and %s %s: %s', (entries, dataset, instrument, covered) => {
+    expect(coversInstrument(entries, dataset, instrument)).toBe(covered);
+  });
 });

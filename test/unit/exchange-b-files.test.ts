@@ -6,7 +6,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { generateLines } from '../../pipelines/sources/exchange_b/sample.ts';
 import { productOfTexts } from '../../pipelines/sources/trades/factor.ts';
-import { exactDecimal, fixed } from '../support/decimals.ts';
+import { exactDecimal, fixed, unitsOf } from '../support/decimals.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, EXCHANGE_B, fileOf } from '../support/trade-layouts.ts';
@@ -98,7 +98,7 @@ describe('the quote quantity', () => {
     expect(exact).toBeCloseTo(about, 1);
     const text = fileOf(EXCHANGE_B, [EXCHANGE_B.row(1, { 3: price, 4: size })]).toString();
     expect(storedQuote(text)).toBe(exact);
-    expect(factsOf(decodeFile(EXCHANGE_B, text))?.totals.quote_quantity).toBe(String(BigInt(Math.round(exact * 1e8))));
+    expect(factsOf(decodeFile(EXCHANGE_B, text))?.totals.quote_quantity).toBe(String(unitsOf(exact, 8)));
   });
 
   test('is the same whether it is made fast or slowly', () => {

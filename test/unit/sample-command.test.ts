@@ -158,3 +158,38 @@ test('a feed may be named by its dataset', async () => {
   const answer = await written('etf_daily_metrics', ...days(FROM), '--out', newFolder());
   expect(answer.feed).toBe('etf');
 });
+
+describe('another instrument', () => {
+  test.each(['exchange_a_spot_trades', 'exchange_b_spot_trades', 'exchange_c_spot_trades'])(
+    'of %s has documents of its own beside those of the default',
+    async (name) => {
+      const write = async (...more: readonly string[]) => {
+        const { documents } = await written(name, ...days(FROM), '--rows', '40', '--out', newFolder(), ...more);
+        return documents.filter(({ path }: Json) => !path.endsWith('.CHECKSUM')) as Json[];
+      };
+      const [byDefault, other, again] = [
+        await write(),
+        await write('--instrument', '1000SATS-USDT'),
+        await write('--instrument', '1000SATS-USDT'),
+      ];
+      expect([byDefault.length, other.length]).toEqual([1, 1]);
+      expect(other[0].path).toContain('1000SATS-USDT');
+      expect(other[0].sha256).not.toBe(byDefault[0].sha256);
+      expect(again).toEqual(other);
+    },
+  );
+
+  test.each(['../../ETHUSDT', 'ETH/USDT', '..', '.', '-ETH', 'ETHUSDT:2024-01-01', 'É', 'A'.repeat(33)])(
+    'of a name that is none, %j, is refused',
+    async (name) => {
+      const out = newFolder();
+      expect(await refused(A, ...days(FROM), '--out', out, `--instrument=${name}`)).toContain('is no symbol');
+      await expect(stat(out)).rejects.toThrow('ENOENT');
+    },
+  );
+
+  test('of a feed without instruments is refused', async () => {
+    const out = newFolder();
+    expect(await refused('etf', ...days(FROM), '--out', out, '--instrument', 'IBIT')).toContain('applies to trades');
+  });
+});

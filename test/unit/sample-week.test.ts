@@ -31,7 +31,8 @@ test('trades are those of the week, day by day', async () => {
   const { sample } = feedOf('exchange_a_spot_trades');
   const { selection } = await sample!.make({ directory, settings, todayMs, signal } as SampleNeeds);
   const { from, to } = sampleWeek(todayMs);
-  expect(selection.options).toEqual({ from, to });
+  // The default last: where it is there, the others are.
+  expect(selection.options).toEqual({ from, to, instrument: 'ETHUSDT,SOLUSDT,BTCUSDT' });
   expect(daysBetween(from, to)).toHaveLength(SAMPLE_DAYS);
   expect(await sample!.partitions()).toBe(SAMPLE_DAYS);
   expect(to).toBe('2026-11-28');

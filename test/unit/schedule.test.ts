@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { exchangeA } from '../../pipelines/sources/exchange_a/feed.ts';
 import { turns } from '../../pipelines/sources/feed-helpers.ts';
-import { Rechecks } from '../../pipelines/sources/trades/feed.ts';
+import { Rechecks } from '../../pipelines/sources/trades/rechecks.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import { TidemarkError } from '../../shared/errors.ts';

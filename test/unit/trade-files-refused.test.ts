@@ -243,10 +243,10 @@ test.each<[string, TradeLayout, number[], string, RegExp]>([
   ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), /the id 8 repeats that of the row before/],
   ['B: an id again with its price written otherwise', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.60'), /but the content differs/],
   ['B: an id again with another side', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'side', 'sell'), /but the content differs/],
-  ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '90000000000', 4: '2' }), /price x size must be below/],
+  ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '9000000000000000', 4: '2' }), /price x size must be below/],
   ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), /the id 8 repeats that of line 2, but/],
   ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), /the id 8 repeats that of line 2/],
-  ['C, spot: a quote quantity beyond all totals', EXCHANGE_C_SPOT, [8, 7], EXCHANGE_C_SPOT.row(9, { 2: '90000000000', 3: '2' }), /price x volume must be below/],
+  ['C, spot: a quote quantity beyond all totals', EXCHANGE_C_SPOT, [8, 7], EXCHANGE_C_SPOT.row(9, { 2: '9000000000000000', 3: '2' }), /price x volume must be below/],
   ['C, spot: an id again with its price written otherwise', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'price', '78580.80'), /the id 8 repeats that of line 2, but/],
   ['C, spot: an id again with its side in capitals', EXCHANGE_C_SPOT, [8, 7], same(EXCHANGE_C_SPOT, 8, 'side', 'BUY'), /the id 8 repeats that of line 2, but/],
 ])('%s: refused', (_, layout, before, row, message) => {

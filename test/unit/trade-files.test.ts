@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { MAX_ROW_BYTES } from '../../pipelines/sources/trades/row-reader.ts';
-import { rint } from '../support/decimals.ts';
+import { unitsOf } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';
 import {
   decimal,
@@ -24,7 +24,7 @@ function expectedFacts(layout: TradeLayout, list: readonly TradeLine[], written:
   const times = list.map(({ ms }) => ms);
   const totals = native.totals.map(({ column, scale }) => {
     const index = native.columns.findIndex(({ name }) => name === column);
-    const sum = list.reduce((total, { texts }) => total + BigInt(rint(Number(texts[index]) * 10 ** scale)), 0n);
+    const sum = list.reduce((total, { texts }) => total + unitsOf(Number(texts[index]), scale), 0n);
     return [column, sum.toString()];
   });
   return {

@@ -2,10 +2,11 @@
 
 import { once } from 'node:events';
 import { statfs } from 'node:fs/promises';
-import { jetstreamManager } from '@nats-io/jetstream';
+import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { type GivenSettings, readSettings } from '../../../shared/config/load.ts';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { type Client, connect, describeUrl } from '../../../shared/db/connect.ts';
+import { registeredInstruments } from '../../../shared/db/instruments.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
@@ -120,6 +121,9 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
   });
 }
 
+const stateOf = async (database: Client, manager: () => Promise<JetStreamManager>): Promise<State> =>
+  readState(database, manager, { detailed: true, instruments: await registeredInstruments(database) });
+
 /** Reaches each store separately, so that the outage of one does not hide the other's findings. */
 async function reach(
   { settings, given: names }: GivenSettings,
@@ -182,7 +186,7 @@ async function reach(
     accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
     database,
     // Without a database no check asks for it.
-    state: () => (state ??= readState(database!, managerOf, { detailed: true })),
+    state: () => (state ??= stateOf(database!, managerOf)),
     roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
     log,
     serverUid: embedded?.serverUid,

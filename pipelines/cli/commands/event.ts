@@ -7,6 +7,7 @@ import { dateFault, findEvent } from '../../../shared/lineage/find-event.ts';
 import { messageAt } from '../../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import { openContext } from '../context.ts';
+import { namedInstruments, typedKey } from '../instruments.ts';
 import type { ParsedCommand } from '../options.ts';
 
 export interface StoredEvent {
@@ -63,12 +64,15 @@ function shown(payload: Buffer): Pick<StoredEvent, 'payload_raw' | 'payload_enco
 
 export async function runEvent(command: ParsedCommand): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);
-  const { date, partition } = command.values as { readonly date?: string; readonly partition?: string };
+  const { date, partition, instrument } = command.values as Readonly<Record<string, string | undefined>>;
   const fault = date === undefined ? undefined : dateFault(dataset, date, partition);
   if (fault !== undefined) throw new TidemarkError('USAGE', `--date ${fault}`);
   await using context = await openContext(command, 'event');
-  const needs = { pool: context.pool, connection: await context.nats(), dataset };
-  const event = await storedEvent(needs, command.positionals[1], date ?? partition);
+  const [of, ...more] = await namedInstruments(context, [dataset], { instrument, partition });
+  if (of === undefined || more.length > 0) throw new TidemarkError('USAGE', '--instrument must name one that has rows');
+  const needs = { pool: context.pool, connection: await context.nats(), dataset: of };
+  const key = date ?? partition;
+  const event = await storedEvent(needs, command.positionals[1], key && typedKey(of, key));
   context.output.answer({ command: 'event', ok: true, ...event }, () =>
     [
       event.payload_raw,

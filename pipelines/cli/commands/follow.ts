@@ -6,9 +6,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RunRecorder } from '../../../shared/db/runs.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
+import { hasInstruments } from '../../../shared/registry/instruments.ts';
 import type { UnitResult } from '../../publisher/backfill.ts';
 import type { Feed } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
+import { ALL_INSTRUMENTS } from '../../sources/trades/instruments.ts';
 import { type Context, openContext } from '../context.ts';
 import { ingest, openRun } from '../ingest.ts';
 import { EXIT } from '../io.ts';
@@ -93,8 +95,13 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   const watch = setInterval(() => {
     if (parent !== undefined && String(process.ppid) !== parent) ending.abort(new Error('its supervisor is gone'));
   }, 1000).unref();
+  const { instrument: instruments } = command.values as { instrument?: string };
+  if (instruments !== undefined && instruments !== ALL_INSTRUMENTS) {
+    const without = chosen.find(({ datasets }) => !hasInstruments(datasets[0]));
+    if (without) throw new TidemarkError('USAGE', `${without.name} has no instruments: leave --instrument out`);
+  }
   const tasks = chosen.map((feed) =>
-    keepFollowing({ ...context, signal }, feed, { line: command.line, strict, summary }),
+    keepFollowing({ ...context, signal }, feed, { line: command.line, instruments, strict, summary }),
   );
   try {
     await Promise.all(tasks);
@@ -113,11 +120,17 @@ const withCompanions = (feeds: readonly Feed[]): Feed[] => [
 
 interface Following {
   readonly line: string;
+  /** As `--instrument` names them. */
+  readonly instruments: string | undefined;
   readonly strict: boolean;
   readonly summary: Summary;
 }
 
-async function keepFollowing(context: Context, feed: Feed, { line, strict, summary }: Following): Promise<void> {
+async function keepFollowing(
+  context: Context,
+  feed: Feed,
+  { line, instruments, strict, summary }: Following,
+): Promise<void> {
   const { signal, reportedLog } = context;
   await using run = await openRun(context, feed, { kind: 'follow', line });
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
@@ -131,7 +144,8 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
   const missing = new Map<string, string | undefined>();
   const follow = async () => {
     await run.write({ state: 'running', next_at: null });
-    const request = { kind: 'follow', line, selection: undefined, synthetic: false, ownProjector: false, run } as const;
+    const base = { kind: 'follow', line, selection: undefined, synthetic: false } as const;
+    const request = { ...base, instruments, ownProjector: false, run };
     for await (const unit of ingest(context, feed, request)) {
       // A follow ends by being stopped, so an interrupted unit is not a failure.
       if (unit.code === 'INTERRUPTED') continue;

@@ -1,7 +1,18 @@
 /** Every command: grammar, help, and the module that runs it. */
 import type { Option } from 'commander';
 import { LEDGER_KINDS } from '../../../shared/db/ledger-kinds.ts';
-import { choice, day, flag, integer, PARTITIONS, type ParsedCommand, required, SELECTION, text } from '../options.ts';
+import {
+  choice,
+  day,
+  flag,
+  INSTRUMENT,
+  integer,
+  PARTITIONS,
+  type ParsedCommand,
+  required,
+  SELECTION,
+  text,
+} from '../options.ts';
 import type { WaitingProjector } from '../projector.ts';
 
 export interface RunnableCommand {
@@ -57,6 +68,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     {
       grammar: 'follow [feed...]',
       doc: 'Publishes and proves new documents as they appear, until you stop it. Default: every feed whose source is set.',
+      options: [INSTRUMENT],
       load: async () => (await import('./follow.ts')).runFollow,
     },
     {
@@ -74,6 +86,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
         required(day('to', 'Last day, included; it must be over.')),
         required(text('out', "Folder that will hold the vendor's layout.")),
         integer('rows', 'For an exchange: trades a day. Default 60,000.', { min: 1, max: MAX_SAMPLE_ROWS }),
+        text('instrument', 'For an exchange: the symbol; default the one of its setting.'),
       ],
       load: async () => (await import('./sample.ts')).runSample,
     },
@@ -109,6 +122,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       grammar: 'status [dataset]',
       doc: 'Shows proved ranges, gaps, quarantined partitions with their reasons, and how far the projector is behind the log.',
       options: [
+        INSTRUMENT,
         flag('runs', 'Show running and past work instead, with its progress.'),
         flag('open', 'With --runs: only work in progress.'),
         integer('limit', 'With --runs: how many, newest first. Default 20.', { min: 1 }),
@@ -121,6 +135,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
       options: [
         text('date', 'File day of a trade, YYYY-MM-DD. Ids of exchange C start again every day.'),
         text('partition', 'Partition, if several hold the offset.'),
+        INSTRUMENT,
       ],
       load: async () => (await import('./event.ts')).runEvent,
     },
@@ -132,12 +147,13 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
         {
           grammar: 'list [dataset] [partition]',
           doc: 'Lists quarantined partitions: what was expected, what was found, what to do. `list` is the default.',
+          options: [INSTRUMENT],
           load: async () => (await import('./quarantine.ts')).listQuarantined,
         },
         {
           grammar: 'release <dataset> <partition>',
           doc: 'Serves a day of trades that `verify` quarantined again if it now equals its manifest. Drops any other partition, and the next backfill fetches it again.',
-          options: [required(text('reason', 'Why; recorded in the ledger.'))],
+          options: [required(text('reason', 'Why; recorded in the ledger.')), INSTRUMENT],
           load: async () => (await import('./quarantine.ts')).releaseQuarantined,
         },
       ],
@@ -296,7 +312,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
           doc: 'Makes a named key and shows it once.',
           options: [
             required(text('scopes', 'One or more of read, export, operate, metrics, separated by commas.')),
-            text('datasets', 'Default all.'),
+            text('datasets', 'Default all. `exchange_a_spot_trades:ETHUSDT` is one instrument.'),
             text('expires', 'A day (its beginning), a time, or 90d from now.'),
             integer('requests-per-minute', 'Default any number.', { min: 1, max: MAX_REQUESTS }),
             integer('concurrent-reads', 'Includes waiting reads and event streams. Default any number.', {

@@ -5,7 +5,8 @@ import { type Client, connect } from '../../../shared/db/connect.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { isKeyName, SCOPES, type Scope } from '../../../shared/keys/key.ts';
 import { addKey, type KeyRow, type KeyTerms, listKeys, revokeKey, rotateKey } from '../../../shared/keys/store.ts';
-import { DATASET_KEYS, type DatasetKey } from '../../../shared/registry/index.ts';
+import { DATASET_KEYS, DATASETS } from '../../../shared/registry/index.ts';
+import { hasInstruments, parseInstrument, SYMBOL_RULE } from '../../../shared/registry/instruments.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -77,7 +78,7 @@ function termsOf(name: string, values: Values): KeyTerms {
   }
   const scopes = listOf<Scope>(values.scopes as string, 'scopes', SCOPES);
   const given = values.datasets as string | undefined;
-  const datasets = given === undefined ? undefined : listOf<DatasetKey>(given, 'datasets', DATASET_KEYS);
+  const datasets = given === undefined ? undefined : datasetsOf(given);
   if (datasets && !scopes.includes('read') && !scopes.includes('export')) {
     throw usage('--datasets bounds the scopes read and export, and the key has neither');
   }
@@ -98,6 +99,19 @@ function listOf<T extends string>(value: string, option: string, known: readonly
     throw usage(`--${option}: ${JSON.stringify(unknown)} is none of ${known.join(', ')}; separate several by commas`);
   }
   return known.filter((one) => names.includes(one));
+}
+
+/** Keys of datasets, each with an instrument if it is to be that one alone. @throws TidemarkError USAGE */
+function datasetsOf(value: string): string[] {
+  const names = value.split(',');
+  const keys = listOf(names.map((name) => name.split(':', 1)[0]).join(), 'datasets', DATASET_KEYS);
+  for (const name of names.filter((one) => one.includes(':'))) {
+    const [key, symbol] = [name.split(':', 1)[0], name.slice(name.indexOf(':') + 1)];
+    if (!hasInstruments(DATASETS.get(key)!))
+      throw usage(`--datasets: ${key} has no instruments, so leave :${symbol} out`);
+    if (!parseInstrument(symbol)) throw usage(`--datasets: ${JSON.stringify(symbol)} is no instrument: ${SYMBOL_RULE}`);
+  }
+  return keys.flatMap((key) => [...new Set(names.filter((name) => name.split(':', 1)[0] === key))]);
 }
 
 const numberOf = (value: Values[string]): number | null => (value === undefined ? null : Number(value));

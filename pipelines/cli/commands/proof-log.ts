@@ -14,6 +14,7 @@ import { openCheckpoint, parseVerifier, type Verifier } from '../../../shared/pr
 import { keyPathOf, loadSigners, readRotations, rotateSigner } from '../../../shared/proof-log/signers.ts';
 import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
+import { Instruments } from '../../projector/instruments.ts';
 import { leavesAhead } from '../../proof-log/change-publisher.ts';
 import {
   indexedLeaves,
@@ -220,7 +221,13 @@ const notOurs = (size: number, cause?: unknown) =>
     cause,
   });
 
-const NUMBERS = new Map([...DATASETS.values()].map(({ key, number }) => [key as string, number]));
+/** The number of whatever a leaf is about: its dataset, or the instrument that its partition names. */
+async function numberOf(client: ClientBase, { dataset, partition }: Leaf): Promise<number | null> {
+  const found = dataset === null ? undefined : DATASETS.get(dataset);
+  return found && partition !== null
+    ? (await new Instruments(client, found).of(partition)).number
+    : (found?.number ?? null);
+}
 
 /** A leaf with its index. The backup may have it from before it was given one. */
 async function restoreLeaf(client: ClientBase, body: Buffer, index: number): Promise<void> {
@@ -240,7 +247,7 @@ async function insertLeaf(client: ClientBase, leaf: Leaf, body: Buffer, index: n
       : saltOf(await proofSecret(client), { dataset, partition: partition!, revision: revision! });
   await client.query(
     `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body, salt) values ($1, $2, $3, $4, $5, $6, $7)`,
-    [index, NUMBERS.get(dataset ?? '') ?? null, partition, leaf.attempt, leaf.kind, body, salt],
+    [index, await numberOf(client, leaf), partition, leaf.attempt, leaf.kind, body, salt],
   );
 }
 

@@ -18,6 +18,7 @@ import { quarantinedBy, recountStored } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { fedDatasets, projectionOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
+import { allInstruments, namedInstruments, typedKey } from '../instruments.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
@@ -169,11 +170,17 @@ export async function listQuarantined(command: ParsedCommand): Promise<number> {
   const [name, partition] = command.positionals;
   const datasets = chosen(name);
   await using context = await openContext(command, 'quarantine');
+  const { instrument } = command.values as { instrument?: string };
+  // Without a dataset it lists whatever there is.
+  const named = name === undefined && instrument === undefined;
+  const all = named
+    ? await allInstruments(context, datasets)
+    : await namedInstruments(context, datasets, { instrument, partition });
   const partitions: Quarantined[] = [];
   const cut: string[] = [];
   let total = 0;
-  for (const dataset of datasets) {
-    const found = await quarantinedOf(context, dataset, partition);
+  for (const dataset of all) {
+    const found = await quarantinedOf(context, dataset, partition && typedKey(dataset, partition));
     partitions.push(...found.partitions);
     total += found.total;
     if (found.total > MAX_LISTED) cut.push(cutLine(dataset, found.total));
@@ -205,8 +212,8 @@ function linesOf(one: Quarantined): string {
 }
 
 export async function releaseQuarantined(command: ParsedCommand): Promise<number> {
-  const [name, partition] = command.positionals;
-  const dataset = datasetOf(name);
+  const [name, typed] = command.positionals;
+  const { instrument } = command.values as { instrument?: string };
   await using context = await openContext(command, 'quarantine release');
   await using client = await connect({
     url: context.databaseUrls.ingest,
@@ -214,6 +221,9 @@ export async function releaseQuarantined(command: ParsedCommand): Promise<number
     signal: context.signal,
   });
   const { catalog } = context;
+  const [dataset, ...more] = await namedInstruments(context, [datasetOf(name)], { instrument, partition: typed });
+  if (dataset === undefined || more.length > 0) throw notQuarantined(`${name} ${typed}`);
+  const partition = typedKey(dataset, typed);
   const needs = { dataset, client, catalog, projection: projectionOf(dataset) };
   const released = await release(partition, command.values.reason as string, needs);
   context.output.answer(
@@ -231,7 +241,7 @@ export async function runLedger(command: ParsedCommand): Promise<number> {
   const { kind, limit = '50' } = command.values as { kind?: string; limit?: string };
   await using context = await openContext(command, 'ledger');
   const found = [];
-  for (const dataset of datasets) {
+  for (const dataset of await allInstruments(context, datasets)) {
     for (const row of await context.catalog.ledger(dataset, kind, Number(limit))) {
       const { entryId, at, partitionKey, reason, details } = row;
       found.push({

@@ -12,6 +12,7 @@ import type { ClientBase } from 'pg';
 import { proofLogOf } from '../../../shared/config/settings.ts';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
+import { registeredInstruments } from '../../../shared/db/instruments.ts';
 import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import type { AttemptRow } from '../../../shared/db/schema.ts';
@@ -48,6 +49,8 @@ export interface RecoveryPlan {
 }
 
 interface LoggedAttempt {
+  /** Of its instrument. */
+  readonly dataset: DatasetDefinition;
   readonly partition: string;
   readonly attempt: number;
   readonly frames: number;
@@ -84,17 +87,18 @@ async function prepare(needs: RecoverNeeds): Promise<Recovery> {
   if (verdict.state === 'in_step' || verdict.state === 'log_ahead' || verdict.state === 'empty') {
     return { plan: { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] }, gone: [], unproved: [] };
   }
-  const ended = await loggedAttempts(client, dataset, ['proved', 'quarantined', 'refused']);
+  const all = await withInstruments(client, dataset);
+  const ended = await loggedAttempts(client, all, ['proved', 'quarantined', 'refused']);
   const gone = await goneAttempts(needs, ended);
   // They tell nothing of what both stores have: a publisher may have written them since the log lost its tail.
-  const published = await loggedAttempts(client, dataset, ['published']);
+  const published = await loggedAttempts(client, all, ['published']);
   const isHeld = await askEach(needs, published);
   const unproved = published.filter((_, at) => !isHeld[at]);
   const isGone = new Set(gone);
   const common = ended.findLast((one) => !isGone.has(one))?.sequence ?? 0;
   const proved = await client.query<{ partition_key: string; attempt: number }>(
-    `select partition_key, attempt from partitions where dataset_id = $1 and state = 'proved'`,
-    [dataset.number],
+    `select partition_key, attempt from partitions where dataset_id = any ($1) and state = 'proved'`,
+    [numbersOf(all)],
   );
   const current = new Map(proved.rows.map((row) => [row.partition_key, row.attempt]));
   const lost = gone.filter(({ partition, attempt }) => current.get(partition) === attempt);
@@ -112,7 +116,7 @@ async function planAfterCommits(needs: RecoverNeeds): Promise<RecoveryPlan> {
   const { client, dataset } = needs;
   await client.query('begin');
   try {
-    await lockCoverage(client, dataset);
+    await lockAll(client, dataset);
     return await recoveryPlan(needs);
   } finally {
     await client.query('rollback').catch(() => {});
@@ -128,28 +132,30 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
   await client.query('begin');
   try {
     // Waits for a projector's commit, and blocks the next one.
-    await lockCoverage(client, dataset);
+    const all = await lockAll(client, dataset);
     const { plan, gone, unproved } = await prepare(needs);
     if (plan.verdict !== 'in_step' && plan.verdict !== 'log_ahead' && plan.verdict !== 'empty') {
       await rewindCheckpoint(client, connection, dataset, plan.common_sequence);
       await client.query(
         `update attempts set manifest_sequence = null, first_sequence = null, updated_at = clock_timestamp()
-         where dataset_id = $1 and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
-        [dataset.number, gone.map(({ partition }) => partition), gone.map(({ attempt }) => attempt)],
+         where dataset_id = any ($1) and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
+        [numbersOf(all), gone.map(({ partition }) => partition), gone.map(({ attempt }) => attempt)],
       );
       // Followed sources ask for what is neither published nor ended.
-      for (const { partition, attempt } of unproved) {
-        await new Catalog(client).abandonAttempt(dataset, partition, attempt, 'The log lost its manifest', 'published');
+      for (const { dataset: of, partition, attempt } of unproved) {
+        await new Catalog(client).abandonAttempt(of, partition, attempt, 'The log lost its manifest', 'published');
       }
       // Their sequences in the log now belong to other messages or to none.
-      await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
-        dataset.number,
+      await client.query('delete from frames where dataset_id = any ($1) and partition_key = any ($2::text[])', [
+        numbersOf(all),
         plan.lost,
       ]);
       const { verdict, finding, common_sequence, checkpoint_sequence } = plan;
       const details = { verdict, finding, common_sequence, checkpoint_sequence };
       await record(client, dataset, '', 'log_recovered', reason, { ...details, lost: plan.lost.length });
-      for (const partition of plan.lost) await record(client, dataset, partition, 'log_lost', finding);
+      for (const { dataset: of, partition } of gone.filter((one) => plan.lost.includes(one.partition))) {
+        await record(client, of, partition, 'log_lost', finding);
+      }
     }
     await client.query('commit');
     return plan;
@@ -179,19 +185,35 @@ async function rewindCheckpoint(
   );
 }
 
+/** The dataset and its other instruments, which share its log. */
+const withInstruments = async (client: ClientBase, dataset: DatasetDefinition): Promise<DatasetDefinition[]> => [
+  dataset,
+  ...(await registeredInstruments(client)).filter(({ base }) => base === dataset),
+];
+
+/** Locks the coverage of each, that of the dataset last, as a projector's commit does. */
+async function lockAll(client: ClientBase, dataset: DatasetDefinition): Promise<DatasetDefinition[]> {
+  const all = await withInstruments(client, dataset);
+  for (const one of all.toReversed()) await lockCoverage(client, one);
+  return all;
+}
+
+const numbersOf = (datasets: readonly DatasetDefinition[]): number[] => datasets.map(({ number }) => number);
+
 /** Attempts in these states that have a manifest sequence, in the order of the log. */
 async function loggedAttempts(
   client: ClientBase,
-  dataset: DatasetDefinition,
+  datasets: readonly DatasetDefinition[],
   states: readonly AttemptRow['state'][],
 ): Promise<LoggedAttempt[]> {
   const { rows } = await client.query(
-    `select partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
+    `select dataset_id, partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
        (manifest->>'ingested_at_ms')::float8 as ingested_at from attempts
-     where dataset_id = $1 and manifest_sequence is not null and state = any ($2) order by manifest_sequence`,
-    [dataset.number, states],
+     where dataset_id = any ($1) and manifest_sequence is not null and state = any ($2) order by manifest_sequence`,
+    [numbersOf(datasets), states],
   );
   return rows.map((row) => ({
+    dataset: datasets.find(({ number }) => number === row.dataset_id)!,
     partition: row.partition_key,
     attempt: row.attempt,
     frames: row.frames,

@@ -77,7 +77,9 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
   if (projection.seconds) await DirtyBuckets.prepare(client);
   await client.query('begin');
   try {
-    await client.query(`create temp table ${SCRATCH.native} (like ${dataset.native.table}) on commit drop`);
+    await client.query(
+      `create temp table ${SCRATCH.native} (like ${dataset.native.table} including defaults) on commit drop`,
+    );
     await client.query(`create temp table ${SCRATCH.aligned} (like ${ALIGNED_TABLE}) on commit drop`);
     const load = await PartitionLoad.open(client, {
       dataset,

@@ -9,6 +9,7 @@ import { loadSettings } from '../../../shared/config/load.ts';
 import { SETTINGS, type SettingName } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { hasInstruments, parseInstrument, SYMBOL_RULE } from '../../../shared/registry/instruments.ts';
 import { sha256OfFile } from '../../sources/documents/locations.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { feedOf, feeds } from '../../sources/index.ts';
@@ -34,10 +35,11 @@ interface SampleDocument {
 type WritingFeed = Feed & { readonly sample: Sample & { readonly write: NonNullable<Sample['write']> } };
 
 export async function runSample(command: ParsedCommand): Promise<number> {
-  const { from, to, out, rows } = command.values as Readonly<Record<string, string | undefined>>;
+  const { from, to, out, rows, instrument } = command.values as Readonly<Record<string, string | undefined>>;
   const feed = writingFeed(command.positionals[0]);
   checkDays(from!, to!);
   checkRows(feed, rows);
+  checkInstrument(feed, instrument);
   const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
   const folder = resolve(out!);
   const stopping = new AbortController();
@@ -45,7 +47,7 @@ export async function runSample(command: ParsedCommand): Promise<number> {
   try {
     const documents = await writtenTo(folder, async (directory) => {
       const options = { directory, from: from!, to: to!, settings, signal: stopping.signal };
-      await feed.sample.write({ ...options, ...(rows === undefined ? {} : { rows: Number(rows) }) });
+      await feed.sample.write({ ...options, instrument, ...(rows === undefined ? {} : { rows: Number(rows) }) });
     });
     const locations = locationsOf(feed, folder);
     createOutput(command).answer(
@@ -86,6 +88,15 @@ function checkRows(feed: Feed, rows: string | undefined): void {
   if (feed.datasets[0].kind !== 'spot_trades') {
     throw new TidemarkError('USAGE', `--rows applies to trades only; ${feed.name} determines its own rows`);
   }
+}
+
+function checkInstrument(feed: Feed, instrument: string | undefined): void {
+  if (instrument === undefined) return;
+  if (!hasInstruments(feed.datasets[0])) {
+    throw new TidemarkError('USAGE', `--instrument applies to trades only; ${feed.name} has none`);
+  }
+  if (parseInstrument(instrument)) return;
+  throw new TidemarkError('USAGE', `--instrument ${JSON.stringify(instrument)} is no symbol: ${SYMBOL_RULE}`);
 }
 
 /**

@@ -4,6 +4,8 @@ import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns, openRuns, type RunRow } from '../../../shared/db/runs.ts';
 import { assert, explain, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
+import { hasInstruments } from '../../../shared/registry/instruments.ts';
+import { listedRanges } from '../../../shared/status/instruments.ts';
 import {
   type ColumnstoreTable,
   type DatasetState,
@@ -14,6 +16,7 @@ import {
 } from '../../../shared/status/state.ts';
 import { verifyCheckpoint } from '../../projector/log-reader.ts';
 import { type Context, openContext } from '../context.ts';
+import { namedInstruments } from '../instruments.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { grouped, table } from '../output.ts';
@@ -22,11 +25,18 @@ import { grouped, table } from '../output.ts';
 type Pinned = readonly { readonly setting: string; readonly value: string; readonly given: string | null }[];
 
 /** The status of a dataset, as `status` answers it. @param fault why nothing can be projected: the log is not the one that was */
-export function datasetStatus({ overview, ranges, details }: DatasetState, pinned: Pinned, fault: string | null) {
+export function datasetStatus(
+  { dataset, overview, ranges, details }: DatasetState,
+  pinned: Pinned,
+  fault: string | null,
+) {
   assert(details, 'an operator sees the details');
   const { unproved, lateArrivals, offsetBreaks, referencedMessages } = details;
+  const { dataset: key, ...rest } = overview;
   return {
-    ...overview,
+    dataset: key,
+    instrument: dataset.instrument,
+    ...rest,
     pinned,
     proved_ranges: ranges.proved,
     gaps: ranges.gaps,
@@ -62,10 +72,19 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   if (runs === true) return await showRuns(command);
   if (open === true || limit !== undefined) throw new TidemarkError('USAGE', '--open and --limit are of --runs');
   const asked = command.positionals[0];
-  const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
+  const { instrument } = command.values as { instrument?: string };
+  const chosen = asked === undefined ? [...DATASETS.values()] : [datasetOf(asked)];
   await using context = await openContext(command, 'status');
+  const traded = instrument !== undefined && asked === undefined ? chosen.filter(hasInstruments) : chosen;
+  const datasets = new Set(await namedInstruments(context, traded, { instrument }));
+  const others = await context.catalog.instruments(chosen);
+  const instruments = others.filter((one) => datasets.has(one));
   const { statuses, columnstore, proofLog, lakes } = await withClient(context.pool, (client) =>
-    readState(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }), { detailed: true }),
+    readState(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }), {
+      detailed: true,
+      instruments,
+      listed: (one) => listedRanges(context.settings, one),
+    }),
   );
   const all: Status[] = [];
   for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) {
@@ -73,17 +92,56 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
     const fault = overview.log && (await logFaultOf(context, dataset));
     all.push(datasetStatus(one, await pinnedOf(context, dataset), fault));
   }
-  const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
-  const answer = { command: 'status', ok, datasets: all, columnstore: columnstore ?? null, proof_log: proofLog, lakes };
+  const unshown = await unshownOf(context, others, datasets);
+  const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault) && unshown.isGood;
+  const answer = {
+    command: 'status',
+    ok,
+    datasets: all,
+    ...unshown.answer,
+    columnstore: columnstore ?? null,
+    proof_log: proofLog,
+    lakes,
+  };
   context.output.answer(answer, () =>
     [
       ...all.map(describeStatus),
+      ...unshown.lines,
       ...(columnstore ?? []).map(describeColumns),
       describeProofLog(proofLog),
       ...lakes.map(describeLake),
     ].join('\n\n'),
   );
   return ok ? 0 : 1;
+}
+
+/** Other instruments that are not shown are counted, so that a quarantine of theirs is not overlooked. */
+async function unshownOf(
+  { pool }: Context,
+  others: readonly DatasetDefinition[],
+  shown: ReadonlySet<DatasetDefinition>,
+) {
+  const left = others.filter((one) => !shown.has(one));
+  if (left.length === 0) return { isGood: true, answer: {}, lines: [] };
+  const { rows } = await pool.query<{ id: number; proved: number; quarantined: number; rows: number }>(
+    `select dataset_id as id, (count(*) filter (where state = 'proved'))::float8 as proved,
+       (count(*) filter (where state = 'quarantined'))::float8 as quarantined,
+       coalesce(sum(rows) filter (where state = 'proved'), 0)::float8 as rows
+     from partitions where dataset_id = any ($1) group by 1`,
+    [left.map(({ number }) => number)],
+  );
+  const counts = new Map(rows.map(({ id, ...counted }) => [id, counted]));
+  const instruments = left.map(({ key, instrument, number }) => ({
+    dataset: key,
+    instrument,
+    ...(counts.get(number) ?? { proved: 0, quarantined: 0, rows: 0 }),
+  }));
+  const lines = instruments.map((one) => [one.dataset, one.instrument!, one.proved, one.quarantined, one.rows]);
+  return {
+    isGood: instruments.every(({ quarantined }) => quarantined === 0),
+    answer: { instruments },
+    lines: [table(['dataset', 'instrument', 'proved', 'quarantined', 'rows'], lines)],
+  };
 }
 
 const describeStretch = (range: Status['gaps'][number]) =>
@@ -94,7 +152,7 @@ export function describeStatus(status: Status): string {
   const { partitions, log } = status;
   const unproved = partitions.publishing + partitions.published + partitions.quarantined;
   const lines = [
-    `${status.dataset}${status.synthetic ? '  (synthetic sample)' : ''}`,
+    `${status.dataset}${status.instrument === undefined ? '' : ` ${status.instrument}`}${status.synthetic ? '  (synthetic sample)' : ''}`,
     table(
       ['proved', 'missing', 'publishing', 'published', 'quarantined', 'rows'],
       [

@@ -10,6 +10,7 @@ import { DATASETS } from '../../../shared/registry/index.ts';
 import { requireOwnOrigin } from '../../proof-log/sequencer.ts';
 import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
+import { ALL_INSTRUMENTS } from '../../sources/trades/instruments.ts';
 import { SupervisedChild } from '../child.ts';
 import { type Context, openContext, settingsOf } from '../context.ts';
 import { ingest } from '../ingest.ts';
@@ -114,6 +115,8 @@ async function isWanted(
   { datasets }: Feed,
   { sample, todayMs }: { readonly sample: Sample; readonly todayMs: number },
 ): Promise<boolean> {
+  const others = await Promise.all((await catalog.instruments(datasets)).map((one) => catalog.counts(one)));
+  if (others.some(({ real }) => real > 0)) return false;
   const counts = await Promise.all(datasets.map((dataset) => catalog.counts(dataset)));
   return isIncomplete(counts, { partitions: await sample.partitions(), first: sample.firstPartition?.(todayMs) });
 }
@@ -335,7 +338,7 @@ function startFollowing({
   return new SupervisedChild({
     name: 'follow',
     module: 'pipelines/cli/main.ts',
-    args: ['follow', '--no-progress'],
+    args: ['follow', '--no-progress', '--instrument', ALL_INSTRUMENTS],
     inherits: io.env,
     // Passes flags through the environment, because secrets must not appear on a command line.
     env: { ...settingFlags, [PARENT_VARIABLE]: String(process.pid) },

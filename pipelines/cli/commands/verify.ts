@@ -9,6 +9,7 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { type VerifyResult, verifyPartition } from '../../projector/verify.ts';
 import { projectionOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
+import { allInstruments } from '../instruments.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions, selectedDatasets } from '../over-partitions.ts';
@@ -75,8 +76,9 @@ async function verifyInTurn(
   const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
   while (!signal.aborted) {
     for (const [id, { againMs }] of failed) if (againMs <= Date.now()) failed.delete(id);
-    const due = await catalog.longestUnverified(datasets, new Date(Date.now() - intervalMs), [...failed.values()]);
-    const dataset = due && datasets.find(({ number }) => number === due.datasetId);
+    const all = await allInstruments(context, datasets);
+    const due = await catalog.longestUnverified(all, new Date(Date.now() - intervalMs), [...failed.values()]);
+    const dataset = due && all.find(({ number }) => number === due.datasetId);
     if (!due || !dataset) {
       await run.write({ state: 'waiting', at_partition: null, failed: failed.size, ...(failed.size ? {} : NO_FAULT) });
       await sleep(Math.min(DUE_CHECK_MS, intervalMs), undefined, { signal }).catch(() => {});
@@ -126,7 +128,9 @@ async function verifyInTurn(
 export async function runVerify(command: ParsedCommand): Promise<number> {
   const { every } = command.values as { every?: string };
   if (every !== undefined) {
-    const chosen = ['from', 'to', 'partition', 'from-height', 'to-height'].find((name) => command.values[name]);
+    const chosen = ['from', 'to', 'partition', 'instrument', 'from-height', 'to-height'].find(
+      (name) => command.values[name],
+    );
     if (chosen) throw new TidemarkError('USAGE', `--every takes every partition in turn: leave --${chosen} out`);
     await using context = await openContext(command, 'verify');
     await keepVerified(context, selectedDatasets(command.positionals), {

@@ -7,6 +7,7 @@ import { CATALOG_TABLES, describeTable } from '../../../shared/db/schema.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { ALIGNED_COLUMNS } from '../../../shared/registry/definition.ts';
 import type { PgType } from '../../../shared/registry/index.ts';
+import { hasInstruments, INSTRUMENT_COLUMN, othersTable } from '../../../shared/registry/instruments.ts';
 import { type Check, type Finding, fault, warning } from './types.ts';
 
 const MIGRATE = './tidemark migrate';
@@ -44,8 +45,11 @@ const storage: Check = {
   needs: ['database'],
   async run({ database, datasets }) {
     const expected = new Map<string, Record<string, string>>();
-    for (const { native } of datasets) {
-      expected.set(native.table, Object.fromEntries(native.columns.map(({ name, pg }) => [name, SQL_NAMES[pg]])));
+    for (const dataset of datasets) {
+      const columns = Object.fromEntries(dataset.native.columns.map(({ name, pg }) => [name, SQL_NAMES[pg]]));
+      expected.set(dataset.native.table, columns);
+      if (hasInstruments(dataset))
+        expected.set(othersTable(dataset), { ...columns, [INSTRUMENT_COLUMN]: SQL_NAMES.int2 });
     }
     const aligned = Object.entries(ALIGNED_COLUMNS).map(([name, pg]) => [name, SQL_NAMES[pg]]);
     expected.set(ALIGNED_TABLE, Object.fromEntries(aligned));
@@ -82,7 +86,8 @@ const chunks: Check = {
   doc: 'each chunk of each hypertable has one valid unique index',
   needs: ['database'],
   async run({ database, datasets }) {
-    const tables = [...datasets.map(({ native }) => native.table), ALIGNED_TABLE];
+    const others = datasets.filter(hasInstruments).map(othersTable);
+    const tables = [...datasets.map(({ native }) => native.table), ...others, ALIGNED_TABLE];
     const { rows: hypertables } = await database.query(
       `select hypertable_name as name from timescaledb_information.hypertables
        where hypertable_name = any ($1) and hypertable_schema = current_schema`,
@@ -102,9 +107,10 @@ const chunks: Check = {
       ...rows
         .filter(({ indexes }) => indexes !== 1)
         .map(({ table, chunk, indexes }) => {
-          const dataset = datasets.find(({ native }) => native.table === table);
+          const dataset = datasets.find((one) => one.native.table === table || othersTable(one) === table);
+          const owner = others.includes(table) ? [INSTRUMENT_COLUMN] : [];
           const columns = dataset
-            ? [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ')
+            ? [...owner, dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ')
             : 'dataset_id, series_id, aligned_at_utc';
           const what = `${chunk} has ${indexes} valid unique indexes`;
           return indexes === 0

@@ -147,10 +147,12 @@ const checkpoints: Check = {
       const checkpoint = await catalog.checkpoint(dataset);
       const { state, finding } = await logVerdict(context.log.connection, dataset, checkpoint);
       if (REWOUND.has(state)) {
-        findings.push(fault(dataset.key, `${state}: ${finding}`, `./tidemark recover ${dataset.key}`));
+        // Of the log of an exchange, which its instruments share, the default tells.
+        if (!dataset.base)
+          findings.push(fault(dataset.key, `${state}: ${finding}`, `./tidemark recover ${dataset.key}`));
         continue;
       }
-      if (state === 'log_ahead' && overview.projector === null) {
+      if (!dataset.base && state === 'log_ahead' && overview.projector === null) {
         const what = `${finding}; no projector works on it`;
         findings.push(warning(dataset.key, what, './tidemark up: its projector clears the backlog'));
       }

@@ -5,6 +5,7 @@ import type { Client } from '../../../shared/db/connect.ts';
 import type { NatsRole } from '../../../shared/nats/accounts.ts';
 import type { NatsConnection } from '../../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { baseOf } from '../../../shared/registry/instruments.ts';
 import type { DatasetDetails } from '../../../shared/status/catalog-facts.ts';
 import type { DatasetState, State } from '../../../shared/status/state.ts';
 
@@ -73,13 +74,13 @@ export const warning = (subject: string, what: string, fix: string): Finding => 
 export const bytes = (count: number): string =>
   count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : `${(count / 1e6).toFixed(1)} MB`;
 
-/** The datasets of the context in the state, with their details. */
+/** The datasets of the context in the state and their other instruments, with their details. */
 export async function statesOf({
   state,
   datasets,
 }: Pick<CheckContext, 'state' | 'datasets'>): Promise<(DatasetState & { readonly details: DatasetDetails })[]> {
   const { statuses } = await state();
   return statuses
-    .filter(({ dataset }) => datasets.includes(dataset))
+    .filter(({ dataset }) => datasets.includes(baseOf(dataset)))
     .map(({ details, ...rest }) => ({ ...rest, details: details! }));
 }

@@ -8,6 +8,7 @@ import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { unprovedFailures } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { baseOf } from '../../../shared/registry/instruments.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
 import { STUCK_HOURS } from '../../../shared/status/catalog-facts.ts';
@@ -18,7 +19,8 @@ const partitions: Check = {
   doc: 'no partition is in quarantine, refused or stuck',
   needs: ['database'],
   async run(context) {
-    return (await statesOf(context)).flatMap(({ dataset: { key }, details }) => {
+    return (await statesOf(context)).flatMap(({ dataset, details }) => {
+      const key = dataset.instrument === undefined ? dataset.key : `${dataset.key} --instrument ${dataset.instrument}`;
       const { quarantined, stuck, refused, recounts } = details;
       const findings: Finding[] = stuck.map(({ state, n, first }) => {
         const what = `${n} ${state} and not proved for ${STUCK_HOURS} h, from ${first} on`;
@@ -29,7 +31,7 @@ const partitions: Check = {
         findings.push(fault(key, what, `./tidemark quarantine ${key}`));
       }
       if (refused > 0) {
-        const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
+        const fix = `./tidemark ledger ${dataset.key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
         findings.push(warning(key, `${refused} partitions now have other content at their source`, fix));
       }
       if (recounts) {
@@ -177,9 +179,11 @@ const rights: Check = {
     const store = new RightsStore(path, { byokRole: settings.SVC_BYOK_DATABASE_ROLE, log });
     const current = store.current();
     if ('faults' in current) return current.faults.map((what) => fault(path, what, `correct it; ${FORMAT}`));
-    return (await statesOf(context))
-      .filter(({ overview }) => overview.partitions.proved > 0 && !overview.synthetic)
-      .flatMap(({ dataset }) => findingsOf(dataset, store, current.matrix.sources));
+    const real = (await statesOf(context)).filter(
+      ({ overview }) => overview.partitions.proved > 0 && !overview.synthetic,
+    );
+    const datasets = new Set(real.map(({ dataset }) => baseOf(dataset)));
+    return [...datasets].flatMap((dataset) => findingsOf(dataset, store, current.matrix.sources));
   },
 };
 

@@ -57,7 +57,7 @@ export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
  * @returns undefined for a document that is still the one with these validators.
  * @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LAYOUT_UNKNOWN, and those of `fetchDocument`.
  */
-async function fetchExchangeBFile(
+export async function fetchExchangeBFile(
   options: ExchangeBFetchOptions,
   validators: Validators,
 ): Promise<ExchangeBFile | undefined> {

@@ -2,14 +2,16 @@
 
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { defaultInstrument } from '../../../shared/config/instruments.ts';
 import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
-import { assert, codeOf, TidemarkError } from '../../../shared/errors.ts';
+import { assert, TidemarkError } from '../../../shared/errors.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
+import { parseInstrument } from '../../../shared/registry/instruments.ts';
+import { dayOfKey, fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
 import { SAMPLE_DAYS, sampleWeek } from '../../sample/week.ts';
@@ -30,6 +32,8 @@ import type {
   SampleOrder,
   Selection,
 } from '../feed-types.ts';
+import { type InstrumentGroup, instrumentsSource, readInstruments, requestsOf } from './instruments.ts';
+import { Rechecks } from './rechecks.ts';
 
 /** How an exchange's documents are fetched: limits from the settings, and where faults are logged. */
 export interface TradeFetching {
@@ -50,6 +54,7 @@ export interface TradeSourceNeeds {
   readonly location: URL;
   /** The setting that holds the location; undefined for a sample. */
   readonly setting?: string;
+  readonly symbol: string;
   readonly fetching: TradeFetching;
 }
 
@@ -61,26 +66,43 @@ const ORDERED_ROWS = 60_000;
 /** What differs between exchanges. `Day` holds the options of one generated day. */
 interface ExchangeParts<Day> {
   readonly createSource: (needs: TradeSourceNeeds) => FileDaySource;
+  /** The source of documents that hold several instruments; undefined where the settings do not ask for such. */
+  readonly createJointSource?: (needs: TradeSourceNeeds) => FileDaySource | undefined;
   readonly createRows: FoldingProjection['createRows'];
   /** The generated days from..to, both included. */
   readonly sampleDays: (range: Pick<SampleOrder, 'from' | 'to'> & { readonly rowsPerDay: number }) => readonly Day[];
+  /** Other instruments of the sample of a start, and the trades of a day of each. */
+  readonly sampleOthers?: Readonly<Record<string, number>>;
+  /** Trades of a day of the default in it. */
+  readonly sampleRows?: number;
   /** Writes a generated day in the vendor's layout below the directory. */
-  readonly writeDay: (day: Day, order: Pick<SampleOrder, 'directory' | 'settings'>) => Promise<unknown>;
+  readonly writeDay: (
+    day: Day,
+    order: Pick<SampleOrder, 'directory' | 'settings'> & { readonly symbol: string },
+  ) => Promise<unknown>;
 }
 
 /** The adapter of an exchange that publishes its trades in files. */
 export function tradesAdapter<Day>(
   dataset: DatasetDefinition,
-  { createSource, createRows, sampleDays, writeDay }: ExchangeParts<Day>,
+  { createSource, createJointSource, createRows, sampleDays, writeDay, ...parts }: ExchangeParts<Day>,
 ): Adapter {
-  const writeSample = async ({ from, to, rows = ORDERED_ROWS, signal, ...order }: SampleOrder) => {
+  const { sampleOthers = {}, sampleRows = SAMPLE_ROWS } = parts;
+  const writeSample = async ({ from, to, rows = ORDERED_ROWS, instrument, signal, ...order }: SampleOrder) => {
+    const symbol = instrument ?? defaultInstrument(order.settings, dataset)!;
     for (const day of sampleDays({ from, to, rowsPerDay: rows })) {
       signal.throwIfAborted();
-      await writeDay(day, order);
+      await writeDay(day, { ...order, symbol });
     }
   };
   return {
-    feeds: [fileDayFeed(dataset, createSource, writeSample)],
+    feeds: [
+      fileDayFeed(
+        dataset,
+        { createSource, createJointSource },
+        { write: writeSample, sampleRows, others: sampleOthers },
+      ),
+    ],
     projections: { [dataset.key]: { createRows, alignedColumns: ALIGNED_TRADE_COLUMNS } },
   };
 }
@@ -97,60 +119,110 @@ const fetchingOf = ({ settings, log, signal }: FeedNeeds): TradeFetching => ({
 
 function fileDayFeed(
   dataset: DatasetDefinition,
-  createSource: ExchangeParts<never>['createSource'],
-  writeSample: NonNullable<Sample['write']>,
+  create: Pick<ExchangeParts<never>, 'createSource' | 'createJointSource'>,
+  sample: ExchangeSample,
 ): Feed {
   return {
     sample: {
       partitions: () => SAMPLE_DAYS,
       firstPartition: (todayMs) => sampleWeek(todayMs).from,
-      make: (needs) => makeSample(needs, writeSample),
-      write: writeSample,
+      make: (needs) => makeSample(dataset, needs, sample),
+      write: sample.write,
     },
     name: dataset.key,
     datasets: [dataset],
-    options: { required: [], optional: ['from', 'to', 'granularity'] },
+    options: { required: [], optional: ['from', 'to', 'granularity', 'instrument'] },
     async open(needs) {
-      const { settings, location, catalog, signal } = needs;
+      const { location, catalog, signal } = needs;
+      const settings = location ? withOthers(needs.settings, dataset, Object.keys(sample.others)) : needs.settings;
       const located = location ? { location } : locationOf(settings, dataset);
-      const source = createSource({ settings, ...located, fetching: fetchingOf(needs) });
-      const rechecks = new Rechecks(settings.limits.recheckDays);
+      const sourceNeeds = { settings, ...located, fetching: fetchingOf(needs) };
+      const ofSymbol = (symbol: string) => create.createSource({ ...sourceNeeds, symbol });
+      const symbol = defaultInstrument(settings, dataset)!;
+      // A sample has a document of each instrument.
+      const joint = location ? undefined : create.createJointSource?.({ ...sourceNeeds, symbol });
+      const { recheckDays } = settings.limits;
+      /** The groups of the instruments that `--instrument` names. */
+      const groups = async (named: string | undefined): Promise<InstrumentGroup[]> => {
+        const [first, ...rest] = await readInstruments(named, { settings, base: dataset, catalog });
+        if (joint) {
+          const rechecks = new Rechecks(recheckDays);
+          return [{ instruments: [first, ...rest], source: joint, rechecks, isJoint: true }];
+        }
+        return [first, ...rest].map((one) => ({
+          instruments: [one],
+          source: ofSymbol(one.symbol),
+          rechecks: new Rechecks(recheckDays),
+          isJoint: false,
+        }));
+      };
       return {
-        source: notingAnswers(source, rechecks),
+        source: instrumentsSource(dataset, joint ?? ofSymbol(symbol)),
         isPlanned: true,
-        select: (selection) => documentEvents(() => planned(source, dataset, catalog, selection)),
-        follow: () => documentEvents(newDays(source, { dataset, rechecks, catalog, settings, signal })),
+        select: (selection) =>
+          documentEvents(async () => {
+            const requests: FileDayRequest[] = [];
+            for (const group of await groups(selection.options.instrument)) {
+              requests.push(...(await planned(group, catalog, selection)));
+            }
+            return requests;
+          }),
+        follow: () =>
+          documentEvents(async () => newDays(await groups(needs.instruments), { dataset, catalog, settings, signal })),
         [Symbol.asyncDispose]: async () => {},
       };
     },
   };
 }
 
-async function makeSample({ directory, settings, todayMs, signal }: SampleNeeds, write: NonNullable<Sample['write']>) {
+interface ExchangeSample {
+  readonly write: NonNullable<Sample['write']>;
+  readonly sampleRows: number;
+  readonly others: Readonly<Record<string, number>>;
+}
+
+/** The default comes last: where it is there, the sample is complete. */
+async function makeSample(
+  dataset: DatasetDefinition,
+  { directory, settings, todayMs, signal }: SampleNeeds,
+  { write, sampleRows, others }: ExchangeSample,
+) {
   const { from, to } = sampleWeek(todayMs);
-  await write({ directory, from, to, rows: SAMPLE_ROWS, settings, signal });
-  return { location: pathToFileURL(`${directory}/`), selection: { options: { from, to }, reingest: false } };
+  const byDefault = defaultInstrument(settings, dataset)!;
+  const rowsOf = new Map([
+    ...Object.entries(others).filter(([symbol]) => symbol !== byDefault),
+    [byDefault, sampleRows],
+  ] as const);
+  for (const [instrument, rows] of rowsOf) await write({ directory, from, to, rows, instrument, settings, signal });
+  const options = { from, to, instrument: [...rowsOf.keys()].join() };
+  return { location: pathToFileURL(`${directory}/`), selection: { options, reingest: false } };
+}
+
+/** The settings with which a sample is read: its own other instruments, whatever is configured. */
+function withOthers(settings: Settings, dataset: DatasetDefinition, symbols: readonly string[]): Settings {
+  const byDefault = defaultInstrument(settings, dataset);
+  const others = symbols.flatMap((symbol) => (symbol === byDefault ? [] : (parseInstrument(symbol) ?? [])));
+  return { ...settings, [dataset.trades!.instruments.also]: others.map((symbol) => ({ symbol, intervals: [] })) };
 }
 
 /** Without a first day: from the first that is known on; without a last: to the last that has ended. */
 async function planned(
-  source: FileDaySource,
-  dataset: DatasetDefinition,
+  group: InstrumentGroup,
   catalog: Catalog,
   { options, reingest }: Selection,
 ): Promise<FileDayRequest[]> {
   const { granularity = 'daily' } = options;
+  const [{ dataset }] = group.instruments;
   const { to = granularity === 'monthly' ? endOfLastMonth(lastEnded(dataset)) : lastEnded(dataset) } = options;
-  const from = options.from ?? (await catalog.firstKey(dataset));
+  const from = options.from ?? (await firstDay(group, catalog));
   if (from === undefined) {
-    throw new TidemarkError(
-      'USAGE',
-      `--from is missing: ${dataset.key} has no partition to continue from. Give a first day`,
-    );
+    const name = dataset.instrument === undefined ? dataset.key : `${dataset.key} ${dataset.instrument}`;
+    throw new TidemarkError('USAGE', `--from is missing: ${name} has no partition to continue from. Give a first day`);
   }
   if (from > to) throw new TidemarkError('USAGE', `--from ${from} is after the last day, ${to}`);
-  const requests = source.plan(from, to, granularity as FileDayRequest['granularity']);
-  const days = requests.flatMap(({ partitions }) => partitions.map(({ key }) => key));
+  const days = group.source
+    .plan(from, to, granularity as FileDayRequest['granularity'])
+    .flatMap(({ partitions }) => partitions.map(({ key }) => key));
   // A backfill publishes what the rest of a month lacks; a reingest would replace days that nobody named.
   if (reingest && (days[0] !== from || days.at(-1) !== to)) {
     throw new TidemarkError(
@@ -158,7 +230,18 @@ async function planned(
       `A ${granularity} reingest of ${from} to ${to} would replace ${days[0]} to ${days.at(-1)}: name whole months, or days with --granularity daily`,
     );
   }
-  return requests;
+  return requestsOf(group, { from, to }, granularity as FileDayRequest['granularity']);
+}
+
+/** The first day that is known of any of them, or that the operator says an instrument began on. */
+async function firstDay({ instruments }: InstrumentGroup, catalog: Catalog): Promise<string | undefined> {
+  const days: string[] = [];
+  for (const { dataset, intervals } of instruments) {
+    const known = await catalog.firstKey(dataset);
+    const day = known === undefined ? intervals[0]?.from : dayOfKey(known);
+    if (day !== undefined) days.push(day);
+  }
+  return days.sort()[0];
 }
 
 /** The last day of the last month that is over on the evening of `day`. */
@@ -180,88 +263,55 @@ const FOLLOWED_DAYS = 30;
 /** Largest random share that is added to each wait. */
 const JITTER = 0.1;
 
-/** When the last file days are asked for again although they are proved: vendors replace a document after it is published. */
-export class Rechecks {
-  readonly #days: number;
-  readonly #now: () => number;
-  /** The day, UTC, on which the source last answered about a file day. */
-  readonly #answered = new Map<string, string>();
-
-  /** @param days how many of the last file days; 0: none. */
-  constructor(days: number, now: () => number = Date.now) {
-    this.#days = days;
-    this.#now = now;
-  }
-
-  /**
-   * The file days that are asked for at this look: yesterday's at each, those before once a day. @param lastDay the last that is
-   * over, which may be today's.
-   */
-  due(lastDay: string): string[] {
-    if (this.#days === 0) return [];
-    const lastMs = Date.parse(`${lastDay}T00:00:00Z`);
-    const days = fileDays(dayKey(lastMs - (this.#days - 1) * DAY_MS), lastDay);
-    for (const day of this.#answered.keys()) if (!days.includes(day)) this.#answered.delete(day);
-    const today = dayKey(this.#now());
-    const yesterday = dayKey(this.#now() - DAY_MS);
-    return days.filter((day) => day >= yesterday || this.#answered.get(day) !== today);
-  }
-
-  /** Awaits an answer about a file day. A day whose source fails stays due; that its document is gone is an answer. */
-  async note<T>(day: string, answer: Promise<T>): Promise<T> {
-    try {
-      const found = await answer;
-      this.#answered.set(day, dayKey(this.#now()));
-      return found;
-    } catch (error) {
-      if (codeOf(error) === 'SOURCE_NOT_FOUND') this.#answered.set(day, dayKey(this.#now()));
-      else this.#answered.delete(day);
-      throw error;
-    }
-  }
-}
-
-function notingAnswers(source: FileDaySource, rechecks: Rechecks): FileDaySource {
-  const { openUnlessKnown } = source;
-  return {
-    ...source,
-    publishedSha256: (request) => rechecks.note(request.period, source.publishedSha256(request)),
-    openUnlessKnown:
-      openUnlessKnown && ((request, known) => rechecks.note(request.period, openUnlessKnown(request, known))),
-    open: (request) => rechecks.note(request.period, source.open(request)),
-  };
-}
-
 /**
- * The latest days, each asked for until it is proved: vendors publish a day when it is over, some time later. Then those that are
- * asked for again.
+ * The latest days of the instruments, one instrument after another, each asked for until it is proved: vendors publish a day when
+ * it is over, some time later. Then those that are asked for again.
  */
 async function* newDays(
-  source: FileDaySource,
-  needs: Pick<FeedNeeds, 'settings' | 'catalog' | 'signal'> & { dataset: DatasetDefinition; rechecks: Rechecks },
+  groups: readonly InstrumentGroup[],
+  needs: Pick<FeedNeeds, 'settings' | 'catalog' | 'signal'> & { dataset: DatasetDefinition },
 ): AsyncGenerator<FileDayRequest> {
-  const { dataset, rechecks, catalog, settings, signal } = needs;
+  const { settings, signal } = needs;
   const everyMs = settings.SVC_FOLLOW_FILES_SECONDS * 1000;
   for await (const _ of turns({ everyMs, jitterMs: everyMs * JITTER, signal })) {
-    const to = lastEnded(dataset);
-    const earliest = dayKey(Date.parse(`${to}T00:00:00Z`) - (FOLLOWED_DAYS - 1) * DAY_MS);
-    const known = await catalog.firstKey(dataset);
-    const [, latest] = [earliest, known ?? to].sort();
-    const [from] = [latest, to].sort();
-    const again = rechecks.due(to);
-    const [first] = [from, ...again].sort();
-    const requests = source.plan(first, to, 'daily');
-    const ended = await catalog.endedKeys(
-      dataset,
-      requests.map(({ period }) => period),
-    );
-    const missing = requests.filter(({ period }) => period >= from && !ended.has(period));
-    const proved = requests.filter(({ period }) => again.includes(period) && ended.get(period) === 'proved');
-    for (const request of [...missing, ...proved]) {
-      if (signal.aborted) return;
-      yield request;
+    for (const group of groups) {
+      for (const request of await dueDays(group, needs)) {
+        if (signal.aborted) return;
+        yield request;
+      }
     }
   }
+}
+
+async function dueDays(
+  group: InstrumentGroup,
+  { dataset, catalog }: Pick<FeedNeeds, 'catalog'> & { dataset: DatasetDefinition },
+): Promise<FileDayRequest[]> {
+  const to = lastEnded(dataset);
+  const earliest = dayKey(Date.parse(`${to}T00:00:00Z`) - (FOLLOWED_DAYS - 1) * DAY_MS);
+  const known = await firstDay(group, catalog);
+  const [, latest] = [earliest, known ?? to].sort();
+  const [from] = [latest, to].sort();
+  const again = group.rechecks.due(to);
+  const [first] = [from, ...again].sort();
+  const requests = requestsOf(group, { from: first, to }, 'daily');
+  const ended = new Map<string, string>();
+  for (const [of, keys] of Map.groupBy(
+    requests.flatMap(({ partitions }) => partitions),
+    (one) => one.dataset ?? dataset,
+  )) {
+    const found = await catalog.endedKeys(
+      of,
+      keys.map(({ key }) => key),
+    );
+    for (const [key, state] of found) ended.set(key, state);
+  }
+  const isMissing = ({ period, partitions }: FileDayRequest) =>
+    period >= from && partitions.some(({ key }) => !ended.has(key));
+  const isProved = ({ period, partitions }: FileDayRequest) =>
+    again.includes(period) && partitions.some(({ key }) => ended.get(key) === 'proved');
+  const missing = requests.filter(isMissing);
+  return [...missing, ...requests.filter((one) => !isMissing(one) && isProved(one))];
 }
 
 /** @throws TidemarkError CONFIGURATION_INVALID naming the setting. */

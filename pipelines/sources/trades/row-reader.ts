@@ -25,14 +25,15 @@ const NINE = 57;
 const LETTER_E = 0x65;
 const SCALE = 1e8;
 const SCALE_DIGITS = 8;
-/** Up to this value x 1e8 the float64 round trip is exact; beyond, the total follows the float64. */
+/** Up to this value x 1e8 the float64 round trip is exact; beyond, the total follows the decimals. */
 const EXACT_UNITS = 2 ** 51;
 /** The first integer that float64 cannot distinguish from its neighbour. */
 const MAX_EXACT = 2 ** 53;
-/** The database totals units as int8; a larger value cannot be a price or quantity. */
-const MAX_UNITS = 2 ** 63;
-export const MAX_VALUE = MAX_UNITS / SCALE;
-export const MAX_VALUE_TEXT = '92233720368.54775808';
+/** Doubles of smaller values give back the source's decimals; a larger one cannot be a price or quantity. */
+export const MAX_VALUE = 2 ** 53;
+export const MAX_VALUE_TEXT = '2^53';
+/** The same of what is in 1e-8 of a quote quantity. */
+const MAX_MAGNITUDE = 2 ** 80;
 
 /** Marks a value whose units float64 cannot hold exactly. */
 const INEXACT = -1;
@@ -106,7 +107,7 @@ export class RowReader {
     return this.#unusualDecimal(buffer, p, column, zero);
   }
 
-  /** Reads a positive decimal below 2^63 at `p`; it may be too large for exact units. */
+  /** Reads a positive decimal below 2^80 at `p`; it may be too large for exact units. */
   magnitude(buffer: Buffer, p: number, column: number): number {
     let mantissa = 0;
     let at = p;
@@ -161,9 +162,8 @@ export class RowReader {
     if (!(value > 0 && value < Number.POSITIVE_INFINITY) && !(isZero && zero === 'legal')) {
       throw this.badCell(buffer, p, column, `must be a decimal number ${zero === 'legal' ? 'of at least' : 'above'} 0`);
     }
-    if (value * unit >= MAX_UNITS) {
-      const limit = unit === SCALE ? MAX_VALUE_TEXT : '2^63';
-      throw this.badCell(buffer, p, column, `must be below ${limit}`);
+    if (value >= (unit === SCALE ? MAX_VALUE : MAX_MAGNITUDE)) {
+      throw this.badCell(buffer, p, column, `must be below ${unit === SCALE ? MAX_VALUE_TEXT : '2^80'}`);
     }
     if (significant > this.#maxDigits) {
       throw this.badCell(buffer, p, column, `must have at most ${this.#maxDigits} significant digits`);

@@ -36,3 +36,7 @@ export function* inPieces(lines: Iterable<string>): Generator<Buffer> {
   }
   if (pending.length > 0) yield Buffer.from(pending.join(''), 'latin1');
 }
+
+/** The seed of another instrument than the default: their trades have nothing in common. */
+export const seedOf = (seed: number, symbol: string): number =>
+  [...symbol].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 1_000_003, seed);

@@ -17,7 +17,18 @@ import { BUFFER_BYTES, OutputBuffer } from '../../render/cells.ts';
 import type { Envelope } from '../../render/json-rows.ts';
 import { REPRESENTATIONS, type Representation } from '../../render/representations.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
-import { count, datasetKey, flag, grantedRights, membersOf, problemCode, textField, utc, warning } from '../schemas.ts';
+import {
+  count,
+  datasetKey,
+  flag,
+  grantedRights,
+  instrumentName,
+  membersOf,
+  problemCode,
+  textField,
+  utc,
+  warning,
+} from '../schemas.ts';
 
 /** Slices of at most `lengthMs` at even distances in the time of the parts; each starts in the middle of its distance. */
 export function probeSlices(parts: readonly Part[], count: number, lengthMs: number): Slice[] {
@@ -133,6 +144,7 @@ export const estimateAnswer = z.strictObject({
   mode: z.enum(MODES),
   source: datasetKey,
   sources: z.array(datasetKey).length(1),
+  instrument: instrumentName,
   rows: count('Number of rows that the query would return.'),
   rows_is_exact: flag('Whether the number is an exact count, at this moment.'),
   rows_at_most: z.int().min(0).nullable().describe('Upper bound of the number; null if unknown.'),

@@ -102,6 +102,8 @@ export interface ArtifactManifest {
   readonly manifest_version: 1;
   /** Null for a frame, as `mode` is: its columns name their datasets. */
   readonly dataset: string | null;
+  /** Absent for the default. */
+  readonly instrument?: string;
   readonly mode: Mode | null;
   /** Of a frame: its columns, grid and fill, as requested. */
   readonly frame?: JsonObject;
@@ -132,7 +134,7 @@ export interface ArtifactManifest {
   /** The proved partitions that the rows come from; null for a frame, which has `proofs`. */
   readonly proof: ManifestProof | null;
   /** Of a frame: the same for each of its datasets, and the digest of the rows, which is that of the same request's answer. */
-  readonly proofs?: readonly ({ readonly dataset: string } & ManifestProof)[];
+  readonly proofs?: readonly ({ readonly dataset: string; readonly instrument?: string } & ManifestProof)[];
   readonly rows_sha256?: string;
   /** How much of the window was searched, and how much the filters ruled out by stored value ranges; else null. */
   readonly searched: {

@@ -9,6 +9,7 @@ import { MAX_LEAVES } from '../../../shared/proof-log/check-export.ts';
 import { manifestBytes } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
+import { instrumentMember } from '../../contract/instruments.ts';
 import type { Window } from '../../contract/read-request.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
@@ -179,11 +180,12 @@ export async function readProof(
 const STATES_BEFORE_MS = 2 * DAY_MS;
 
 /** The proofs of a frame's datasets, by the partitions that its rows can come from. */
-export async function readProofs(
-  contexts: readonly LiveContext[],
-): Promise<{ readonly proofs: ({ readonly dataset: string } & ManifestProof)[]; readonly leaves: PartitionLeaf[] }> {
+export async function readProofs(contexts: readonly LiveContext[]): Promise<{
+  readonly proofs: ({ readonly dataset: string; readonly instrument?: string } & ManifestProof)[];
+  readonly leaves: PartitionLeaf[];
+}> {
   const found = Map.groupBy(contexts, ({ request }) => request.dataset);
-  const proofs: ({ readonly dataset: string } & ManifestProof)[] = [];
+  const proofs: ({ readonly dataset: string; readonly instrument?: string } & ManifestProof)[] = [];
   const logged: PartitionLeaf[] = [];
   for (const [dataset, own] of found) {
     const parts = own.flatMap(({ request: { window }, coverage, parts: searched }): Part[] => {
@@ -194,7 +196,7 @@ export async function readProofs(
     });
     const { manifest, leaves } = await readProof(own[0], { parts });
     logged.push(...leaves);
-    proofs.push({ dataset: dataset.key, ...manifest });
+    proofs.push({ dataset: dataset.key, ...instrumentMember(dataset), ...manifest });
   }
   return { proofs, leaves: logged };
 }

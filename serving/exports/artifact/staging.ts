@@ -127,7 +127,8 @@ export function stemOf(subject: ExportSubject): string {
   }
   const { dataset, mode, window, filters, asOfMs } = subject;
   const asOf = asOfMs === undefined ? '' : `.as-of-${instantName(asOfMs)}`;
-  return `${dataset.key}.${mode}.${windowName(window)}${asOf}${filters.length > 0 ? '.filtered' : ''}`;
+  const of = dataset.instrument === undefined ? dataset.key : `${dataset.key}.${dataset.instrument}`;
+  return `${of}.${mode}.${windowName(window)}${asOf}${filters.length > 0 ? '.filtered' : ''}`;
 }
 
 function windowName(window: Window): string {

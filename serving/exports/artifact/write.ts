@@ -8,6 +8,7 @@ import {
 import { shapeOf } from '../../../shared/registry/index.ts';
 import { type ExportSubject, isFrame } from '../../contract/export.ts';
 import type { FrameRequest } from '../../contract/frame.ts';
+import { instrumentMember } from '../../contract/instruments.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { HEAD_SQL, type ProofLog, type SignedHead, signedHead } from '../../discovery/proof-log.ts';
 import type { Flow, ReadFacts } from '../../read/execute/answer.ts';
@@ -293,6 +294,7 @@ function subjectOf(subject: ExportSubject) {
   const { view } = shapeOf(dataset, mode);
   return {
     dataset: dataset.key,
+    ...instrumentMember(dataset),
     mode,
     view_id: view.id,
     view_version: view.version,

@@ -6,6 +6,7 @@ import { explain } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
@@ -72,8 +73,8 @@ export class RecountRequests {
 function differing(request: ReadRequest, { count: { window, partitions } }: LostRows, params: Params): string {
   if (partitions) return `p.partition_key = any (${params.add(array(partitions.map(text)))})`;
   const { dataset, mode } = request;
-  const { table, time } = dataset.native;
-  const native = `select count(*) from "${table}" t where t."${time.column}" >= p.from_ms
+  const { time } = dataset.native;
+  const native = `select count(*) from ${nativeRows(dataset)} t where t."${time.column}" >= p.from_ms
     and t."${time.column}" < p.to_ms and ${scopeJoinSql(dataset)}`;
   const { countField } = dataset.aligned;
   const isCounted = dataset.partition.kind === 'file_day' || !countField;

@@ -4,6 +4,7 @@
  */
 import { assert } from '../../../shared/errors.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import type { Warning } from '../../contract/problems.ts';
 import { array, Params, text } from '../../db/pg-messages.ts';
@@ -20,7 +21,7 @@ export type Units = ReadonlyMap<string, readonly string[]>;
 export async function unitsOf({ request, session }: LiveContext): Promise<Units> {
   const { dataset, filters } = request;
   if (dataset.quality?.kind !== 'published') return new Map();
-  const table = `"${dataset.native.table}"`;
+  const table = nativeRows(dataset);
   const params = new Params();
   const ids = Object.keys(dataset.quality.sources).filter((id) => admits(filters, id));
   if (ids.length === 0) return new Map();
@@ -113,14 +114,14 @@ export async function unitWarning(context: LiveContext, found: Units): Promise<W
 
 /** From which vintage each unit of a series holds: of all that is proved, and as of a time, that was known then. */
 async function holdingsOf({ request, session }: LiveContext, ids: readonly string[]): Promise<Holding[]> {
-  const { native, number } = request.dataset;
+  const { number } = request.dataset;
   const known = knownTest(request);
   const params = new Params();
   const rows = await session.rows(
     `select source_id, metric_name, metric_unit, vintage from (
        select v.*, lag(v.metric_unit) over (partition by v.source_id, v.metric_name order by v.vintage) as before
        from (select distinct t.source_id, t.metric_name, t.metric_unit, t.vintage
-         from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
+         from ${nativeRows(request.dataset)} t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
          where p.state = 'proved' and t.source_id = any (${params.add(array(ids.map(text)))})
            ${known === undefined ? '' : `and ${known}`}) v) r
      where before is distinct from metric_unit order by source_id, metric_name, vintage`,

@@ -4,7 +4,9 @@
  */
 import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, isoOf, marketDaysSince } from '../../../shared/dates.ts';
-import type { QualityRule } from '../../../shared/registry/definition.ts';
+import { expectedOf, type Range } from '../../../shared/ranges.ts';
+import type { DatasetDefinition, QualityRule } from '../../../shared/registry/definition.ts';
+import { listedRanges } from '../../../shared/status/instruments.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
@@ -289,6 +291,8 @@ export interface FreshnessRule extends QualityLimits {
   readonly alignedMaxAgeSeconds: number;
   /** The value of a setting in seconds. */
   readonly intervalSeconds: (name: string) => number | undefined;
+  /** When an instrument is listed, as far as the operator says. Outside of it nothing is missing. */
+  readonly listed?: (dataset: DatasetDefinition) => readonly Range[] | undefined;
 }
 
 export const freshnessRule = (settings: Settings, now: () => number = Date.now): FreshnessRule => ({
@@ -296,6 +300,7 @@ export const freshnessRule = (settings: Settings, now: () => number = Date.now):
   now,
   maxAgeDays: (name) => settingValue(settings, name) as number | undefined,
   intervalSeconds: (name) => settingValue(settings, name) as number | undefined,
+  listed: (dataset) => listedRanges(settings, dataset),
 });
 
 export interface WarningEvaluation {
@@ -312,12 +317,13 @@ interface WindowFindings {
 }
 
 export function evaluateWarnings(
-  request: Pick<ReadRequest, 'mode' | 'window' | 'asOfMs'>,
+  request: Pick<ReadRequest, 'dataset' | 'mode' | 'window' | 'asOfMs'>,
   { coverage, gaps, quality }: WindowFindings,
-  { now, alignedMaxAgeSeconds }: FreshnessRule,
+  { now, alignedMaxAgeSeconds, listed }: FreshnessRule,
 ): WarningEvaluation {
   const asOfMs = provedThrough(coverage);
-  const warnings = [...mutableWindowWarning(request.window), ...coverageWarning(coverage, gaps), ...quality];
+  const missing = expectedOf(gaps, listed?.(request.dataset));
+  const warnings = [...mutableWindowWarning(request.window), ...coverageWarning(coverage, missing), ...quality];
   if (request.mode === 'native' || asOfMs === undefined) return { warnings, freshness: null };
   const freshness = freshnessOf(asOfMs, clockOf(request, now()));
   warnings.push(...staleWarning(freshness, asOfMs, request.window, alignedMaxAgeSeconds));

@@ -90,7 +90,7 @@ interface Group {
 }
 
 const groupKey = ({ dataset, mode, filters }: FrameColumn) =>
-  `${dataset.key} ${mode} ${writeJson(filters.map(({ clause }) => clause))}`;
+  `${dataset.number} ${mode} ${writeJson(filters.map(({ clause }) => clause))}`;
 
 /** Metrics come from native rows, but their series are those of aligned rows. */
 const probeMode = ({ dataset, mode }: FrameColumn) => (dataset.aligned.seriesKey.length > 0 ? 'aligned_1s' : mode);
@@ -201,6 +201,7 @@ export class FrameProbe {
       ];
       const gaps = gapsOf(request, coverage, extent, nowMs);
       const judged = {
+        dataset: context.request.dataset,
         mode: context.request.mode,
         window: isOpen ? ({ kind: 'history' } as const) : context.request.window,
         asOfMs: typeof request.asOf === 'number' ? request.asOf : undefined,

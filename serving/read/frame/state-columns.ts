@@ -3,6 +3,7 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { confirmationDepth } from '../../../shared/registry/blocks.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import type { FrameColumn } from '../../contract/frame.ts';
 import type { Warning } from '../../contract/problems.ts';
@@ -95,7 +96,7 @@ async function revisedSeries(
   ];
   const sql = `select ${[time, 't.known_ms', `(${isPresent})::int::int8`, ...cellsOf(params)].join(', ')}
     from (select t.*, p.ingested_at, ${offset.sql} as source_offset, ${knownMsOf(dataset)} as known_ms
-      from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
+      from ${nativeRows(dataset)} t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
       where ${tests.join(' and ')}) t
     order by ${[time, ...latestBy].join(', ')}`;
   const rows: Revision[] = [];
@@ -229,7 +230,7 @@ const NEIGHBOURS_MS = 365 * DAY_MS;
 async function blockKnowledge(context: LiveContext, { asOf, confirmations }: StateNeeds) {
   if (asOf === undefined) return undefined;
   const { session, request, coverage } = context;
-  const [[chain] = ['']] = await session.rows(`select t.source_chain from "${request.dataset.native.table}" t limit 1`);
+  const [[chain] = ['']] = await session.rows(`select t.source_chain from ${nativeRows(request.dataset)} t limit 1`);
   return {
     depth: confirmationDepth(confirmations, chain!),
     proved: coverage.sources[0]?.runs.map(({ span }) => span) ?? [],

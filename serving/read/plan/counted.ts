@@ -6,6 +6,7 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
 import { LostRows, type Part, type RowCount, type Slice } from '../read-model.ts';
 import { boundsOf } from '../snapshot/proved-runs.ts';
@@ -227,7 +228,7 @@ export async function countOfNewest(
   const countParams = new Params();
   const [number, last] = [countParams.add(int2(dataset.number)), countParams.add(int8(start.ms))];
   const [[before]] = await session.rows(
-    `select count(*) from partitions p join "${dataset.native.table}" t on ${scopeJoinSql(dataset)}
+    `select count(*) from partitions p join ${nativeRows(dataset)} t on ${scopeJoinSql(dataset)}
      where p.dataset_id = ${number} and p.state = 'proved' and p.from_ms <= ${last} and p.to_ms > ${last}
        and ${relation.within(Number(fromMs), start.ms + 1)} and not (${relation.fromKey(start.key, countParams)})`,
     countParams,

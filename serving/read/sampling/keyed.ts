@@ -4,6 +4,7 @@
  * keys by partition and frame, then checks the filters, then reads the rows in their order.
  */
 import type { DatasetDefinition, PgType } from '../../../shared/registry/index.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
@@ -182,7 +183,7 @@ async function findKeys(
   hits: readonly KeyedHit[],
   columns: readonly KeyColumn[],
 ): Promise<RowKey[]> {
-  const { table } = request.dataset.native;
+  const table = nativeRows(request.dataset);
   const order = columns.map(({ sql }) => sql).join(', ');
   const key = [relation.timeMs, ...relation.key];
   const names = key.map((_, index) => `c${index}`);
@@ -199,7 +200,7 @@ async function findKeys(
         ...(keys ? [`(${order}) >= ${bound(keys[0])} and (${order}) <= ${bound(keys[1])}`] : []),
       ];
       return `select ${names.join(', ')} from (select ${key.map((sql, index) => `${sql} as ${names[index]}`).join(', ')},
-        row_number() over (order by ${order}) - 1 as position from "${table}" t where ${tests.join(' and ')}) n
+        row_number() over (order by ${order}) - 1 as position from ${table} t where ${tests.join(' and ')}) n
         where position = any (${params.add(array(rows.map((row) => int8(row))))})`;
     });
     found.push(...keysOf(await session.rows(selects.join(' union all '), params)));

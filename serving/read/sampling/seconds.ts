@@ -2,7 +2,9 @@
  * Aligned rows of drawn ranks. A second may or may not hold a row, so the sampler tries random seconds and keeps the hits,
  * which is uniform over the rows of a dense partition. The rows of a sparse partition are numbered.
  */
+
 import type { Range } from '../../../shared/ranges.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, timestamptz } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
@@ -199,7 +201,7 @@ function lowestOfSecond(
   const second = `${time} - ${time} % ${SECOND_MS}`;
   const within = { from: from - SECOND_MS, to: to + SECOND_MS };
   const near = (alias: string) =>
-    `"${native.table}" t where ${time} >= ${within.from} and ${time} < ${within.to} ${alias}`;
+    `${nativeRows(request.dataset)} t where ${time} >= ${within.from} and ${time} < ${within.to} ${alias}`;
   const proved = relation.provedNative(within, params);
   return `(select ${height}, ms from (select ${second} as ms from ${near(`and ${column} = ${height}`)} limit 1) b
     where not exists (select from ${near(`and ${column} < ${height} and ${second} = b.ms${proved ? ` and ${proved}` : ''}`)}))`;

@@ -9,6 +9,7 @@ import {
   seriesValues,
 } from '../../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { seriesKeyFor } from '../../../shared/registry/instruments.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import {
   ConnectFault,
@@ -102,18 +103,18 @@ const COMMIT: Statement = { text: 'commit', prepared: true };
 /** Cells of the coverage statement before the checkpoint. */
 const COVERAGE_CELLS = 4;
 
-const coverageStatements = new Map<string, Statement>();
+const coverageStatements = new Map<DatasetDefinition, Statement>();
 
 function coverageStatement(dataset: DatasetDefinition): Statement {
-  let statement = coverageStatements.get(dataset.key);
+  let statement = coverageStatements.get(dataset);
   if (!statement) {
     statement = {
       prepared: true,
       text: `select c.proved::text, c.synthetic::text, (select s.series_id::text from series s
-        where s.dataset_id = c.dataset_id and s.key = ''), c.version::text, (select checkpoint from proof_head) from coverage c where c.dataset_id = $1`,
+        where s.dataset_id = c.dataset_id and s.key = '${seriesKeyFor(dataset)}'), c.version::text, (select checkpoint from proof_head) from coverage c where c.dataset_id = $1`,
       params: [int2(dataset.number)],
     };
-    coverageStatements.set(dataset.key, statement);
+    coverageStatements.set(dataset, statement);
   }
   return statement;
 }
@@ -232,10 +233,10 @@ export class CoverageProbe {
   }
 
   #parse(provedText: string, synthetic: boolean): Coverage {
-    const { key, partition } = this.#dataset;
+    const { number, partition } = this.#dataset;
     const spans = this.#spans.rows;
     const text = `${synthetic} ${provedText} ${spans.length === 0 ? '' : JSON.stringify(spans)}`;
-    const cacheKey = `${key} ${this.#mode}`;
+    const cacheKey = `${number} ${this.#mode}`;
     let parsed = parsedCoverage.get(cacheKey);
     if (parsed?.text !== text) {
       const proved = parseMultirange(provedText);

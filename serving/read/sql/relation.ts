@@ -6,6 +6,7 @@ import { clip, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { type Mode, PARTITION_FACTS } from '../../../shared/registry/definition.ts';
 import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/registry/index.ts';
+import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int8, OID, type Params, text } from '../../db/pg-messages.ts';
@@ -27,7 +28,7 @@ export function secondsOf(request: RowScope, { from, to }: Range, test?: string)
   const tests = [`p.state = 'proved'`, `${time} >= ${first}`, `${time} < ${end}`, knownTest(request), test];
   return aligned.seconds.select(`(select t.*, floor(${time} / ${SECOND_MS}.0)::int8 as second, ${offset.sql} as source_offset,
       ${PARTITION_FACTS.map((fact) => `p.${fact}`).join(', ')}
-    from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
+    from ${nativeRows(request.dataset)} t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
     where ${tests.filter((one) => one !== undefined).join(' and ')})`);
 }
 
@@ -145,7 +146,7 @@ export class Relation {
     const native = mode === 'native';
     this.#request = request;
     this.#facts = facts;
-    this.#table = native ? `"${dataset.native.table}"` : ALIGNED_TABLE;
+    this.#table = native ? nativeRows(dataset) : ALIGNED_TABLE;
     this.#time = native ? dataset.native.time : { column: 'aligned_at_utc', pg: 'timestamptz' };
     this.isSingleSeries = native ? dataset.native.scope.kind === 'window' : dataset.aligned.seriesKey.length === 0;
     this.isState = !native && dataset.aligned.windowing === 'state';

@@ -1,6 +1,8 @@
 /** What an entry of the table of settings holds, and the schemas of its values: each reads the text of a setting. */
 import { pathToFileURL } from 'node:url';
 import { z } from 'zod';
+import { parseDay } from '../../dates.ts';
+import { type Instrument, instrumentTag, parseInstrument, SYMBOL_RULE } from '../../instrument-names.ts';
 
 export interface Setting {
   /** Its description says in words what the setting takes. */
@@ -102,4 +104,62 @@ export const origins = z
 function isOrigin(text: string): boolean {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   return /^https?:$/.test(url?.protocol ?? '') && url?.origin === text && !text.includes('*');
+}
+
+/** Days, both included; undefined: without a bound that anybody stated. */
+export interface DayInterval {
+  readonly from: string | undefined;
+  readonly to: string | undefined;
+}
+
+export interface OtherInstrument {
+  readonly symbol: Instrument;
+  /** In the order of time; none: whenever the exchange lists it. */
+  readonly intervals: readonly DayInterval[];
+}
+
+const MAX_OTHERS = 64;
+const INTERVAL = /^(\d{4}-\d{2}-\d{2})?\.\.(\d{4}-\d{2}-\d{2})?$/;
+
+/** Symbols, each with its interval if the operator knows one; a symbol with several is named several times. */
+export const otherInstruments = z
+  .string()
+  .transform((text, context): readonly OtherInstrument[] => {
+    const found = new Map<string, { symbol: Instrument; intervals: DayInterval[] }>();
+    const refuse = (message: string) => {
+      context.addIssue(message);
+      return z.NEVER;
+    };
+    for (const item of text.split(',').map((part) => part.trim())) {
+      const [name, days, ...rest] = item.split(':');
+      const symbol = parseInstrument(name);
+      if (symbol === undefined) return refuse(`${JSON.stringify(name)} is no symbol: ${SYMBOL_RULE}`);
+      const interval = days === undefined ? undefined : intervalOf(days);
+      if (rest.length > 0 || (days !== undefined && interval === undefined)) {
+        return refuse(`the interval of ${symbol} must be FROM..TO, two days of which one may be left out`);
+      }
+      const known = found.get(symbol);
+      const before = known?.intervals.at(-1);
+      if (known && !(interval?.from && before?.to && before.to < interval.from)) {
+        return refuse(`${symbol} stands twice, which needs intervals that follow one another`);
+      }
+      const intervals = [...(known?.intervals ?? []), ...(interval ? [interval] : [])];
+      found.set(symbol, { symbol, intervals });
+    }
+    if (found.size > MAX_OTHERS) return refuse(`must name at most ${MAX_OTHERS} symbols, names ${found.size}`);
+    const tags = new Map<number, string>();
+    for (const { symbol } of found.values()) {
+      const other = tags.get(instrumentTag(symbol));
+      if (other !== undefined) return refuse(`events of ${symbol} and ${other} would have the same ids: leave one out`);
+      tags.set(instrumentTag(symbol), symbol);
+    }
+    return [...found.values()];
+  })
+  .describe('list of SYMBOL or SYMBOL:FROM..TO');
+
+function intervalOf(text: string): DayInterval | undefined {
+  const [whole, from, to] = INTERVAL.exec(text) ?? [];
+  if (whole === undefined || (from ?? to) === undefined) return undefined;
+  if ([from, to].some((day) => day !== undefined && parseDay(day) === undefined)) return undefined;
+  return from !== undefined && to !== undefined && from > to ? undefined : { from, to };
 }

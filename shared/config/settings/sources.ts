@@ -1,5 +1,5 @@
 /** Settings of the sources: exchanges, the Bitcoin node, the macro provider and the issuers of funds. */
-import { choice, path, type Setting, text, url, whole } from './setting.ts';
+import { choice, otherInstruments, path, type Setting, text, url, whole } from './setting.ts';
 
 /** A vendor's site, or a folder in its layout. */
 const FOLDER_OR_SITE = ['http:', 'https:', 'file:'];
@@ -9,6 +9,13 @@ const issuer = (ticker: string) =>
     group: 'Sources',
     schema: url(...FOLDER_OR_SITE),
     doc: `Where the issuer of ${ticker} publishes it: its site, or a folder of documents archived by day.`,
+  }) as const;
+
+const also = (exchange: string) =>
+  ({
+    group: 'Sources',
+    schema: otherInstruments,
+    doc: `Other instruments of exchange ${exchange} beside the default, at most 64, separated by commas. One that the exchange lists no longer, or began again, has intervals: \`LUNAUSDT:2020-08-21..2022-05-13\`. What was proved of one that is left out stays readable.`,
   }) as const;
 
 export const SOURCES = {
@@ -21,8 +28,9 @@ export const SOURCES = {
     group: 'Sources',
     schema: text,
     default: 'BTCUSDT',
-    doc: 'Symbol of exchange A.',
+    doc: 'Symbol of exchange A that requests mean when they name no instrument.',
   },
+  SVC_EXCHANGE_A_ALSO: also('A'),
   SVC_EXCHANGE_B_BASE_URL: {
     group: 'Sources',
     schema: url(...FOLDER_OR_SITE),
@@ -37,7 +45,14 @@ export const SOURCES = {
     group: 'Sources',
     schema: text,
     default: 'BTC-USDT',
-    doc: 'Instrument of exchange B; rows of any other are refused.',
+    doc: 'Instrument of exchange B that requests mean when they name none; rows of any other in its files are refused.',
+  },
+  SVC_EXCHANGE_B_ALSO: also('B'),
+  SVC_EXCHANGE_B_DOCUMENT: {
+    group: 'Sources',
+    schema: choice('instrument', 'allspot'),
+    default: 'instrument',
+    doc: "Documents of exchange B that are read: a day's file of each instrument, or its `allspot` file, which holds all of them.",
   },
   SVC_EXCHANGE_C_BASE_URL: {
     group: 'Sources',
@@ -54,8 +69,9 @@ export const SOURCES = {
     group: 'Sources',
     schema: text,
     default: 'BTCUSDT',
-    doc: 'Symbol of exchange C; rows of any other in the tree `trading` are refused.',
+    doc: 'Symbol of exchange C that requests mean when they name no instrument; rows of any other in its files of the tree `trading` are refused.',
   },
+  SVC_EXCHANGE_C_ALSO: also('C'),
 
   SVC_BITCOIN_RPC_URL: {
     group: 'Sources',

@@ -17,6 +17,7 @@ export const exchangeASpotTrades = {
   },
   events: { encoding: 'lines', cell: { column: 0, prefix: '' } },
   ...tradesOf('exchange_a', {
+    instruments: { symbol: 'SVC_EXCHANGE_A_SYMBOL', also: 'SVC_EXCHANGE_A_ALSO' },
     // 66 bytes of payload without padding
     columns: [
       { name: 'price', pg: 'float8' },

@@ -21,6 +21,7 @@ export const exchangeCSpotTrades = {
   },
   events: { encoding: 'lines', cell: { column: 6, prefix: 'm-' }, layouts: { spot: { column: 0, prefix: '' } } },
   ...tradesOf('exchange_c', {
+    instruments: { symbol: 'SVC_EXCHANGE_C_SYMBOL', also: 'SVC_EXCHANGE_C_ALSO' },
     columns: [
       { name: 'price', pg: 'float8' },
       { name: 'size', pg: 'float8' },

@@ -7,7 +7,7 @@ import { crc32 } from 'node:zlib';
 import { openGzip, openZipMember } from '../../../pipelines/sources/documents/zip-reader.ts';
 import type { DecodedItem } from '../../../pipelines/sources/feed-types.ts';
 import type { TidemarkError } from '../../../shared/errors.ts';
-import { exactDecimal, fixed, rint } from '../../support/decimals.ts';
+import { exactDecimal, fixed, unitsOf } from '../../support/decimals.ts';
 import {
   EXCHANGE_A,
   EXCHANGE_B,
@@ -93,7 +93,7 @@ function factsByText(layout: TradeLayout, bytes: Buffer): object {
   const sorted = layout === EXCHANGE_A ? rows : rows.toSorted((a, b) => a.id - b.id);
   const kept = sorted.filter(({ id }, index) => index === 0 || id !== sorted[index - 1].id);
   const totals = native.totals.map(({ column, scale }) => {
-    const sum = kept.reduce((total, { values }) => total + BigInt(rint(Number(values[column]) * 10 ** scale)), 0n);
+    const sum = kept.reduce((total, { values }) => total + unitsOf(Number(values[column]), scale), 0n);
     return [column, sum.toString()];
   });
   const times = kept.map(({ ms }) => ms);
