@@ -103,9 +103,12 @@ export class Sequencer {
   /** Takes the leaves that have no index. @returns how many it took */
   async round(): Promise<number> {
     const { client, folder } = this.#needs;
-    const { rows } = await client.query('select 1 from proof_leaves where leaf_index is null limit 1');
+    const { rows } = await client.query(
+      'select known_size, exists (select from proof_leaves where leaf_index is null) as waits from proof_head',
+    );
+    refuseSmaller(this.#head.size, Number(rows[0].known_size));
     const hasRotated = (await readRotations(folder)).some((note) => !this.#rotated.has(note));
-    const taken = rows.length > 0 || hasRotated ? await this.#take() : 0;
+    const taken = rows[0].waits || hasRotated ? await this.#take() : 0;
     await this.#publish();
     return taken;
   }

@@ -159,6 +159,8 @@ describe('a log that was restored', () => {
         / is a checkpoint of 7 leaves, and no store of the proof log has more than 3: .*Restore the newer tiles/,
       ),
     ]);
+    // At once, so that an idle sequencer gives up its lock, for which the repair waits.
+    await expect(running.round()).rejects.toMatchObject({ code: 'PROOF_LOG_DIVERGED' });
     await client.query(`insert into proof_leaves (kind, body) values ('restored', convert_to('another', 'UTF8'))`);
     for (const refused of [() => running.round(), open])
       await expect(refused()).rejects.toMatchObject({
