@@ -95,7 +95,8 @@ const rootRoute = (opened: () => LakeReader, { rights }: LakeRouteDeps): Route =
     const root = await lake.root();
     const tables = root.tables.filter((note) => {
       const { dataset } = partsOf(note.table);
-      return caller.covers(DATASETS.get(dataset as DatasetKey)!) && isAllowed(rights, note);
+      const known = DATASETS.get(dataset as DatasetKey);
+      return known !== undefined && caller.covers(known) && isAllowed(rights, note);
     });
     answerManifest(exchange, manifestBytes({ ...root, tables }));
   },

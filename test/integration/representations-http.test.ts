@@ -357,8 +357,9 @@ describe('docs/representations.md', () => {
     const filters = [{ field: 'price', op: 'gt', value: 0 }];
     const { response } = await ask({ ...SMALL, filters }, { Accept: 'text/csv' });
     const served = Object.keys(response.headers).filter((name) => name.startsWith('x-svc-'));
-    // Two are not of these rows: they are real, and no process signs a checkpoint here.
-    expect(listed.toSorted()).toEqual([...served, 'x-svc-synthetic', 'x-svc-checkpoint'].toSorted());
+    // Three are not of these rows: they are real and of the default instrument, and no process signs a checkpoint here.
+    const others = ['x-svc-synthetic', 'x-svc-checkpoint', 'x-svc-instrument'];
+    expect(listed.toSorted()).toEqual([...served, ...others].toSorted());
   });
 
   test('has examples that do what they say', async () => {

@@ -197,6 +197,16 @@ export const GET_ROUTES: readonly GetRoute[] = [
     outcomes: ({ params }) => [params.length === 0 ? '200' : CONTRACT],
   },
   {
+    path: '/v1/instruments',
+    access: 'key',
+    gives: 'application/json',
+    visits: paramsOf({ dataset }).map((params) => ({ segments: {}, params })),
+    outcomes({ params }) {
+      const right = areRight(params, { dataset: (text) => /^exchange_[abc]_spot_trades$/.test(text) });
+      return [right ? '200' : CONTRACT];
+    },
+  },
+  {
     path: '/v1/changes',
     access: 'key',
     gives: 'application/json',
