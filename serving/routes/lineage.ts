@@ -68,7 +68,9 @@ export function lineageRoute({ inspector, instruments, rights, log, limiter, pro
       const base = datasetParam(params.dataset);
       caller.requireAny(base);
       const { instrument, date, partition: given } = queryParams(url, parameters);
-      const ofPartition = base.trades && given !== undefined ? instrumentOfKey(given) : undefined;
+      // Any other text names no partition: it is not found, as for other datasets.
+      const isKey = base.trades !== undefined && given !== undefined && /:\d{4}-\d\d-\d\d$/.test(given);
+      const ofPartition = isKey ? instrumentOfKey(given) : undefined;
       const dataset = await instruments.ofPath(caller, base, instrument ?? ofPartition);
       const named = ofPartition === undefined && given !== undefined ? dayKeyOf(dataset, given) : given;
       const fault = date === undefined ? undefined : dateFault(dataset, date, named);
