@@ -15,7 +15,8 @@ const shared = {
   // One more than cores: tests wait for servers and processes for a fifth of their time.
   maxWorkers: availableParallelism() + 1,
   // Above test/support/patience.ts, so that what was waited for in vain is named. Nothing is expected to be fast.
-  testTimeout: PATIENCE_MS + 280_000,
+  // At night a test has every run of its property, and its engines' tables are all read: eight times as much.
+  testTimeout: (PATIENCE_MS + 280_000) * (process.env.TIDEMARK_TEST_RUNS === 'all' ? 8 : 1),
   hookTimeout: PATIENCE_MS + 280_000,
   expect: { poll: { timeout: PATIENCE_MS } },
 };
