@@ -1,4 +1,5 @@
 /** Which candles the chart asks for: spans of time, sizes, requests, and gaps. This file does not use the DOM. */
+import { instrumentOf } from './request.js';
 import { candlesOf } from './series.js';
 
 const SECOND = 1000;
@@ -126,17 +127,20 @@ const iso = (ms) => new Date(ms).toISOString();
 const dayOf = (ms) => iso(ms).slice(0, 10);
 
 /**
- * @param {{ key: string, klines_path: string }} dataset
+ * @param {{ key: string, instrument?: string, klines_path: string }} dataset
  * @param {View} view
  */
-export function requestFor({ key, klines_path: path }, { fromMs, toMs, size }) {
+export function requestFor(dataset, { fromMs, toMs, size }) {
+  const { key, klines_path: path } = dataset;
+  const instrument = instrumentOf(dataset);
   if (size === '1s') {
     const fields = ['aligned_at_utc', 'open_price', 'high_price', 'low_price', 'close_price', 'quantity_sum'];
-    const body = { sources: [key], mode: 'aligned_1s', fields, time_range: [iso(fromMs), iso(toMs)] };
+    const body = { sources: [key], ...instrument, mode: 'aligned_1s', fields, time_range: [iso(fromMs), iso(toMs)] };
     return { path: '/v1/raw/query', body };
   }
   const fields = ['datetime', 'open', 'high', 'low', 'close', 'volume'];
-  return { path, body: { kline_size: size, fields, start_date: dayOf(fromMs), end_date: dayOf(toMs - 1) } };
+  const days = { start_date: dayOf(fromMs), end_date: dayOf(toMs - 1) };
+  return { path, body: { ...instrument, kline_size: size, fields, ...days } };
 }
 
 /**

@@ -18,7 +18,9 @@ import {
 import { candleSeries, chartIn, shadeSeries } from './charts.js';
 import { Covered } from './covered.js';
 import { counted, duration, stretch, whole } from './format.js';
-import { remember } from './place.js';
+import { InstrumentSelect, otherRows, withInstrument } from './instruments.js';
+import { hashOf, placeOf, remember } from './place.js';
+import { instrumentOf, nameOf } from './request.js';
 import { Component, html, Problem, Select } from './view.js';
 
 /** The chart asks for candles when it was not scaled for so long. */
@@ -45,18 +47,23 @@ async function rowsOf(request, signal) {
 }
 
 export function Candles({ facts, choices }) {
-  const usable = facts.datasets.filter(({ klines_path: path, availability }) => path !== null && availability.rows > 0);
-  const dataset = [({ key }) => key === choices.dataset, ({ rights }) => !rights.refused_with, () => true]
+  const hasRows = (one) => one.availability.rows + otherRows(facts, one) > 0;
+  const usable = facts.datasets.filter((one) => one.klines_path !== null && hasRows(one));
+  const found = [({ key }) => key === choices.dataset, ({ rights }) => !rights.refused_with, () => true]
     .map((test) => usable.find(test))
     .find(Boolean);
-  if (!dataset)
+  if (!found)
     return html`<section aria-labelledby="candles-title"><h1 id="candles-title">Candles</h1><div class="empty"><b>No trades are proved yet.</b></div></section>`;
-  const choose = (key) => {
-    location.hash = `#candles?dataset=${key}`;
+  const dataset = withInstrument(facts, found, choices.instrument);
+  const choose = (more) => {
+    location.hash = hashOf('candles', more);
   };
+  // The span stays, so that two can be compared.
+  const chooseInstrument = (instrument) =>
+    choose({ ...placeOf(location.hash).choices, dataset: dataset.key, instrument });
   return html`<section aria-labelledby="candles-title"><div class="head"><h1 id="candles-title">Candles</h1>
-      <${Select} label="of" name="candles-dataset" value=${dataset.key} options=${usable.map(({ key, title }) => [key, title])} onChange=${choose} /></div>
-    <${Covered} key=${dataset.key} facts=${facts} dataset=${dataset} view=${(coverage) => html`<${CandlePanel} dataset=${dataset} proved=${provedOf(coverage)} at=${choices} />`} />
+      <${Select} label="of" name="candles-dataset" value=${dataset.key} options=${usable.map(({ key, title }) => [key, title])} onChange=${(key) => choose({ dataset: key })} /><${InstrumentSelect} label="instrument" facts=${facts} dataset=${dataset} onChange=${chooseInstrument} /></div>
+    <${Covered} key=${nameOf(dataset)} facts=${facts} dataset=${dataset} view=${(coverage) => html`<${CandlePanel} dataset=${dataset} proved=${provedOf(coverage)} at=${choices} />`} />
   </section>`;
 }
 
@@ -117,7 +124,7 @@ class CandlePanel extends Component {
     const { dataset, proved } = this.props;
     const startedAt = performance.now();
     const ends = [view.fromMs, view.toMs].map((ms) => new Date(ms).toISOString());
-    remember('candles', { dataset: dataset.key, from: ends[0], to: ends[1] });
+    remember('candles', { dataset: dataset.key, ...instrumentOf(dataset), from: ends[0], to: ends[1] });
     this.setState({});
     const end = await this.#latest.ask(async (signal) =>
       holdsProved(view, proved) ? await rowsOf(requestFor(dataset, view), signal) : [],
@@ -136,7 +143,7 @@ class CandlePanel extends Component {
     this.#fix(true);
     this.setState({
       said: end.fault ? '' : said,
-      label: end.fault ? `No candles of ${dataset.key}` : `${name} of ${dataset.key}`,
+      label: end.fault ? `No candles of ${nameOf(dataset)}` : `${name} of ${nameOf(dataset)}`,
       fault: end.fault,
     });
   }

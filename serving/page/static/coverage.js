@@ -3,8 +3,10 @@ import { Latest, readRows } from './api.js';
 import { Covered } from './covered.js';
 import { DAY_MS, dayStart, daysOf, monthDays, rowDaysRequest, STATE_TEXT } from './days.js';
 import { dayOf } from './format.js';
-import { remember } from './place.js';
+import { InstrumentSelect, withInstrument } from './instruments.js';
+import { hashOf, placeOf, remember } from './place.js';
 import { Proof } from './proof.js';
+import { instrumentOf, nameOf } from './request.js';
 import { Component, html, Select } from './view.js';
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -7, ArrowDown: 7 };
@@ -29,13 +31,16 @@ export class Coverage extends Component {
     // Without a choice it opens on a dataset that needs the operator, else on one with rows.
     const troubled = ({ partitions: { quarantined, missing } }) => quarantined + missing > 0;
     const first = status.datasets.find(troubled) ?? status.datasets.find(({ rows }) => rows > 0) ?? status.datasets[0];
-    const dataset = datasets.find(({ key }) => key === (choices.dataset ?? first.dataset)) ?? datasets[0];
-    const choose = (key) => {
-      location.hash = `#coverage?dataset=${key}`;
+    const found = datasets.find(({ key }) => key === (choices.dataset ?? first.dataset)) ?? datasets[0];
+    const dataset = withInstrument(facts, found, choices.instrument);
+    const choose = (more) => {
+      location.hash = hashOf('coverage', more);
     };
+    const chooseInstrument = (instrument) =>
+      choose({ ...placeOf(location.hash).choices, dataset: dataset.key, instrument });
     return html`<section aria-labelledby="coverage-title"><div class="head"><h1 id="coverage-title">Coverage</h1>
-        <${Select} label="of" name="coverage-dataset" value=${dataset.key} options=${datasets.map(({ key, title }) => [key, title])} onChange=${choose} /></div>
-      <${Covered} key=${dataset.key} facts=${facts} dataset=${dataset} view=${(coverage) => html`<${Calendar} coverage=${coverage} dataset=${dataset} day=${choices.day} />`} />
+        <${Select} label="of" name="coverage-dataset" value=${dataset.key} options=${datasets.map(({ key, title }) => [key, title])} onChange=${(key) => choose({ dataset: key })} /><${InstrumentSelect} label="instrument" facts=${facts} dataset=${dataset} onChange=${chooseInstrument} /></div>
+      <${Covered} key=${nameOf(dataset)} facts=${facts} dataset=${dataset} view=${(coverage) => html`<${Calendar} coverage=${coverage} dataset=${dataset} day=${choices.day} />`} />
     </section>`;
   }
 }
@@ -98,7 +103,8 @@ class Calendar extends Component {
   }
 
   #choose(ms) {
-    remember('coverage', { dataset: this.props.dataset.key, day: dayOf(ms) });
+    const { dataset } = this.props;
+    remember('coverage', { dataset: dataset.key, ...instrumentOf(dataset), day: dayOf(ms) });
     this.setState({ chosen: ms });
   }
 
@@ -114,7 +120,7 @@ class Calendar extends Component {
   };
 
   render() {
-    const { coverage } = this.props;
+    const { coverage, dataset } = this.props;
     const { source, chosen } = this.state;
     const days = this.#days;
     const sources = [...new Set([...coverage.proved, ...coverage.partitions].map(({ source_id: id }) => id))].sort();
@@ -128,7 +134,7 @@ class Calendar extends Component {
         <div id="calendar" onKeyDown=${this.#walk} ref=${(box) => {
           this.box = box;
         }}>${days.range ? this.#months(days) : html`<div class="empty"><b>Nothing of it is proved yet.</b><p><code>./tidemark backfill</code> brings it in; <code>./tidemark help backfill</code> names its feed.</p></div>`}</div>
-        <aside id="proof" class="panel" aria-live="polite" aria-label="Proof"><${Proof} dataset=${coverage.dataset} chosen=${day || undefined} source=${source || undefined} /></aside>
+        <aside id="proof" class="panel" aria-live="polite" aria-label="Proof"><${Proof} dataset=${dataset} chosen=${day || undefined} source=${source || undefined} /></aside>
       </div>`;
   }
 

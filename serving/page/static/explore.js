@@ -2,7 +2,8 @@
 import { download } from './api.js';
 import { Form } from './form.js';
 import { dayOf } from './format.js';
-import { requestOf } from './request.js';
+import { InstrumentSelect, otherRows, withInstrument } from './instruments.js';
+import { fileOf, requestOf } from './request.js';
 import { Result } from './result.js';
 import { html, Select } from './view.js';
 
@@ -31,17 +32,25 @@ export class Explore extends Form {
     const usable = ({ availability, rights }) => availability.rows > 0 && !rights.refused_with;
     const dataset = choices.dataset ?? (facts.datasets.find(usable) ?? facts.datasets[0]).key;
     const usual = { dataset, what: 'klines', mode: 'native', size: '1h', window: 'latest', count: '200' };
-    return { ...usual, ...this.lastDay(dataset), fields: '', filters: '[]', strict: 'no' };
+    return {
+      ...usual,
+      instrument: '',
+      ...this.lastDay(dataset, choices.instrument),
+      fields: '',
+      filters: '[]',
+      strict: 'no',
+    };
   }
 
-  datasetOf(key) {
-    const { datasets } = this.props.facts;
-    return datasets.find((one) => one.key === key) ?? datasets[0];
+  datasetOf(key, instrument) {
+    const { facts } = this.props;
+    const found = facts.datasets.find((one) => one.key === key) ?? facts.datasets[0];
+    return withInstrument(facts, found, instrument);
   }
 
   /** Most readers ask for the newest proved day. */
-  lastDay(key) {
-    const { proved_through_utc: through } = this.datasetOf(key).availability;
+  lastDay(key, instrument) {
+    const { proved_through_utc: through } = this.datasetOf(key, instrument).availability;
     const day = through === null ? '' : dayOf(Date.parse(through) - 1);
     return { from: day, to: day };
   }
@@ -50,14 +59,15 @@ export class Explore extends Form {
     const isOther = ['dataset', 'mode', 'what'].some((name) => name in more);
     super.set({
       ...(isOther && { fields: '', filters: '[]' }),
-      ...(more.dataset && this.lastDay(more.dataset)),
+      ...(more.dataset && { instrument: '', ...this.lastDay(more.dataset) }),
+      ...(more.instrument !== undefined && this.lastDay(this.state.choices.dataset, more.instrument)),
       ...more,
     });
   }
 
   get means() {
     const { choices } = this.state;
-    const dataset = this.datasetOf(choices.dataset);
+    const dataset = this.datasetOf(choices.dataset, choices.instrument);
     const what = dataset.klines_path === null ? 'rows' : choices.what;
     const filters = JSON.parse(choices.filters);
     const fields = choices.fields === '' ? [] : choices.fields.split(',');
@@ -73,11 +83,14 @@ export class Explore extends Form {
     const { facts } = this.props;
     const { dataset, what, fields, filters, request } = this.means;
     const all = dataset.modes[mode].fields;
-    const named = ({ key, title, availability, rights }) => {
-      const more = rights.refused_with ? ' (not served)' : availability.rows > 0 ? '' : ' (nothing yet)';
+    const named = (one) => {
+      const { key, title, availability, rights } = one;
+      const rows = availability.rows + otherRows(facts, one);
+      const more = rights.refused_with ? ' (not served)' : rows > 0 ? '' : ' (nothing yet)';
       return [key, `${title}${more}`];
     };
     const controls = html`${this.select('Dataset', 'dataset', facts.datasets.map(named))}
+      <${InstrumentSelect} facts=${facts} dataset=${dataset} onChange=${(instrument) => this.set({ instrument })} />
       ${dataset.klines_path !== null && this.select('Ask for', 'what', KINDS)}
       ${this.select('Mode', 'mode', MODES)}
       ${what === 'klines' && this.select('Candle', 'size', SIZES)}
@@ -89,7 +102,7 @@ export class Explore extends Form {
         <${Filters} fields=${all} operators=${facts.operators} series=${dataset.series} filters=${filters} onChange=${(list) => this.set({ filters: JSON.stringify(list) })} />`
       }
       ${this.check('Refuse an answer that would carry warnings', 'strict')}`;
-    const save = () => download(request, `${dataset.key}.csv`).catch((fault) => this.setState({ end: { fault } }));
+    const save = () => download(request, fileOf(dataset)).catch((fault) => this.setState({ end: { fault } }));
     const more = html`<button type="button" class="quiet" onClick=${save}>Download as CSV</button>`;
     return html`<section aria-labelledby="explore-title"><h1 id="explore-title">Explore</h1>
       ${this.form({ controls, button: 'Run it', more })}

@@ -2,6 +2,7 @@
 import { LineChart } from './charts.js';
 import { Form } from './form.js';
 import { dayOf } from './format.js';
+import { InstrumentSelect, instrumentsOf, withInstrument } from './instruments.js';
 import { favouriteOf, frameFieldsOf, frameRequestOf } from './request.js';
 import { ResultHead, RowTable } from './result.js';
 import { linesOf, MOST_LINES } from './series.js';
@@ -34,36 +35,48 @@ export class Frame extends Form {
     return { columns: JSON.stringify(columns), ...usual };
   }
 
-  datasetOf(key) {
-    return this.props.facts.datasets.find((one) => one.key === key);
+  /** @param {any} column */
+  datasetOf({ dataset: key, instrument }) {
+    const { facts } = this.props;
+    const found = facts.datasets.find((one) => one.key === key);
+    return withInstrument(facts, found, instrument);
   }
 
-  /** A column whose field, series and aggregate its dataset has: what was chosen for another dataset may not fit. */
-  whole(column) {
-    const dataset = this.datasetOf(column.dataset);
+  /**
+   * A column whose instrument, field, series and aggregate its dataset has: what was chosen for another dataset may not fit.
+   * @param {any} column
+   */
+  whole({ instrument: chosen, ...column }) {
+    const { facts } = this.props;
+    const dataset = this.datasetOf(column);
+    const instrument = instrumentsOf(facts, dataset).some((one) => one.instrument === chosen) ? chosen : undefined;
     const fields = frameFieldsOf(dataset);
     const usual = favouriteOf(dataset);
     const { name: field, aggregates } = fields.find(({ name }) => name === column.field) ??
       fields.find(({ name }) => name === usual?.field) ?? { name: '', aggregates: [] };
     const aggregate = [column.aggregate, 'last', aggregates[0]].find((one) => aggregates.includes(one));
     const series = dataset.series[column.series] ? column.series : (usual?.at ?? -1);
-    return { dataset: dataset.key, field, aggregate, series };
+    return { dataset: dataset.key, instrument, field, aggregate, series };
   }
 
   get means() {
     const { columns, count, row, previous, ...rest } = this.state.choices;
-    const chosen = JSON.parse(columns).map(({ dataset: key, series, ...column }) => {
-      const dataset = this.datasetOf(key);
+    const chosen = JSON.parse(columns).map(({ series, ...column }) => {
+      const dataset = this.datasetOf(column);
       return { ...column, dataset, series: dataset.series[series] };
     });
     const flags = { count: Number(count), row: row === 'yes', previous: previous === 'yes' };
     return { request: frameRequestOf({ ...rest, ...flags, columns: chosen }) };
   }
 
-  /** A metric's rows state its unit and a frame does not, so that a metric has an axis of its own. */
-  #line({ name, dataset: key, field }, rows) {
-    const dataset = this.datasetOf(key);
-    const unit = frameFieldsOf(dataset).find((one) => one.name === field)?.unit ?? name;
+  /**
+   * A metric's rows state its unit and a frame does not, so that a metric has an axis of its own. What base and quote are depends
+   * on the instrument.
+   */
+  #line({ name, field, ...column }, rows) {
+    const dataset = this.datasetOf(column);
+    const own = frameFieldsOf(dataset).find((one) => one.name === field)?.unit ?? name;
+    const unit = dataset.instrument ? `${own} of ${dataset.instrument}` : own;
     const [line] = linesOf(rows, name, { time: 'datetime', unit });
     return { name, unit, points: line?.points ?? [], steps: dataset.klines_path === null };
   }
@@ -75,12 +88,13 @@ export class Frame extends Form {
   }
 
   render() {
-    const { datasets } = this.props.facts;
+    const { facts } = this.props;
+    const { datasets } = facts;
     const columns = JSON.parse(this.state.choices.columns);
     const setColumns = (list) => this.set({ columns: JSON.stringify(list.map((one) => this.whole(one))) });
     const more = () => setColumns([...columns, columns.at(-1) ?? { dataset: datasets[0].key }]);
     const controls = html`<fieldset class="whole"><legend>Columns</legend>
-        ${columns.map((column, at) => html`<${Column} column=${column} datasets=${datasets} onChange=${(changed) => setColumns(columns.with(at, changed))} onRemove=${() => setColumns(columns.toSpliced(at, 1))} />`)}
+        ${columns.map((column, at) => html`<${Column} column=${column} facts=${facts} dataset=${this.datasetOf(column)} onChange=${(changed) => setColumns(columns.with(at, changed))} onRemove=${() => setColumns(columns.toSpliced(at, 1))} />`)}
         <button type="button" class="quiet" onClick=${more}>Add a column</button></fieldset>
       ${this.select('Bucket', 'grid', GRIDS)}${this.select('Window', 'window', WINDOWS)}${this.extent()}
       ${this.check('Each row as it was known at its end: nothing from the future', 'row')}
@@ -103,8 +117,7 @@ export class Frame extends Form {
   }
 }
 
-function Column({ column, datasets, onChange, onRemove }) {
-  const dataset = datasets.find(({ key }) => key === column.dataset);
+function Column({ column, facts, dataset, onChange, onRemove }) {
   const fields = frameFieldsOf(dataset);
   const { aggregates = [] } = fields.find(({ name }) => name === column.field) ?? {};
   const select = (label, name, options) =>
@@ -113,8 +126,9 @@ function Column({ column, datasets, onChange, onRemove }) {
     ${select(
       'Dataset',
       'dataset',
-      datasets.map(({ key, title }) => [key, title]),
+      facts.datasets.map(({ key, title }) => [key, title]),
     )}
+    <${InstrumentSelect} part facts=${facts} dataset=${dataset} onChange=${(instrument) => onChange({ ...column, instrument })} />
     ${
       dataset.series.length > 0 &&
       select(

@@ -2,42 +2,48 @@
 import { ask, download, Latest } from './api.js';
 import { findingsOf, verdictOf } from './findings.js';
 import { counted, duration, short, size, stretch, whole } from './format.js';
-import { hashOf } from './place.js';
-import { sparkOf, takeOf } from './request.js';
+import { InstrumentSelect, otherRows, withInstrument } from './instruments.js';
+import { hashOf, remember } from './place.js';
+import { fileOf, instrumentOf, nameOf, sparkOf, takeOf } from './request.js';
 import { snippetsOf } from './snippets.js';
 import { Badge, Component, html, Problem, Select, Snippets, Spark } from './view.js';
 
 /** Rows that a download from the first screen has: what a spreadsheet opens at once. */
 const TAKEN = 10_000;
 
-export const Home = ({ facts }) => html`<section aria-labelledby="data-title">
+export const Home = ({ facts, choices }) => html`<section aria-labelledby="data-title">
     <h1 id="data-title">Data</h1>
     <${Summary} facts=${facts} />
-    <${Catalogue} facts=${facts} />
+    <${Catalogue} facts=${facts} choices=${choices} />
   </section>
   <section aria-labelledby="verdict"><${Operations} facts=${facts} /></section>`;
 
-function Summary({ facts: { status } }) {
+function Summary({ facts }) {
+  const { status } = facts;
   const sum = (of) => status.datasets.reduce((total, one) => total + of(one), 0);
+  const rows = sum((one) => one.rows) + otherRows(facts);
   const shown = [
-    [short(sum(({ rows }) => rows)), 'proved rows'],
+    [short(rows), 'proved rows'],
     [whole(sum(({ partitions }) => partitions.proved)), 'proved partitions'],
     [size(sum(({ log }) => log?.bytes ?? 0)), 'log'],
     [size(status.database_bytes), 'database'],
   ];
-  const isSample = status.datasets.every(({ rows, synthetic }) => rows === 0 || synthetic);
-  const isEmpty = status.datasets.every(({ rows }) => rows === 0);
+  // The sample of an exchange gives way as a whole.
+  const isSample = status.datasets.every((one) =>
+    one.rows === 0 ? otherRows(facts, { key: one.dataset }) === 0 : one.synthetic,
+  );
+  const isEmpty = rows === 0;
   return html`${isEmpty && html`<p class="lead">Nothing is here yet. <code>./tidemark backfill</code> brings it in.</p>`}
     ${isSample && !isEmpty && html`<p class="lead">Nothing real is here yet: the rows are a sample that no source published. It gives way to the first <code>./tidemark backfill</code>.</p>`}
     <dl class="facts">${shown.map(([value, name]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-/** Each dataset: its range, rows, a picture of its newest values, and how to take it. */
+/** Each dataset, or the instrument that the address names after its key: its range, rows, a picture of its newest values, and how to take it. */
 class Catalogue extends Component {
-  state = { sparks: {}, open: '' };
+  state = { sparks: {}, open: '', chosen: this.props.choices };
   #latest = new Latest();
   #version = '';
-  /** What of each dataset was proved when its picture was drawn. @type {Map<string, string>} */
+  /** What of each dataset and instrument was proved when its picture was drawn. @type {Map<string, string>} */
   #drawn = new Map();
 
   componentDidMount() {
@@ -54,53 +60,71 @@ class Catalogue extends Component {
 
   /** One after the other, so that the pictures never fill the queue of reads. Those whose read fails are left out. */
   async #look() {
-    const { datasets, version } = this.props.facts;
+    const datasets = this.#datasets;
+    const version = JSON.stringify(datasets.map(({ availability, instrument }) => [availability, instrument]));
     if (version === this.#version) return;
     this.#version = version;
     await this.#latest.ask(async (signal) => {
       for (const dataset of datasets) {
         const request = sparkOf(dataset);
         const stand = JSON.stringify(dataset.availability);
-        if (!request || this.#drawn.get(dataset.key) === stand) continue;
+        const name = nameOf(dataset);
+        if (!request || this.#drawn.get(name) === stand) continue;
         const answer = await ask('/v1/frame', { body: request.body, signal }).catch(() => undefined);
         if (signal.aborted) return;
-        this.#drawn.set(dataset.key, stand);
+        this.#drawn.set(name, stand);
         const values = answer?.rows.map(({ value }) => value);
-        this.setState(({ sparks }) => ({ sparks: { ...sparks, [dataset.key]: values && { ...request, values } } }));
+        this.setState(({ sparks }) => ({ sparks: { ...sparks, [name]: values && { ...request, values } } }));
       }
     });
   }
 
+  get #datasets() {
+    const { facts } = this.props;
+    return facts.datasets.map((dataset) => withInstrument(facts, dataset, this.state.chosen[dataset.key]));
+  }
+
+  #choose(key, instrument) {
+    const chosen = { ...this.state.chosen, [key]: instrument };
+    remember('data', chosen);
+    this.setState({ chosen });
+  }
+
   render() {
-    const { datasets, status } = this.props.facts;
+    const { facts } = this.props;
+    const { status } = facts;
     const { sparks, open } = this.state;
     const toggle = (key) => this.setState({ open: key === open ? '' : key });
     return html`<div class="scroll wide"><table class="datasets">
       <caption class="hidden">The datasets</caption>
       <thead><tr>${['Dataset', 'Newest values', 'Proved', 'Rows', 'Waiting', 'Take it'].map((name) => html`<th scope="col" class=${['Rows', 'Waiting'].includes(name) ? 'number' : ''}>${name}</th>`)}</tr></thead>
-      <tbody>${datasets.map((dataset) => html`<${DatasetRow} key=${dataset.key} dataset=${dataset} stand=${status.datasets.find((one) => one.dataset === dataset.key)} spark=${sparks[dataset.key]} isOpen=${open === dataset.key} onToggle=${() => toggle(dataset.key)} now=${Date.parse(status.at_utc)} />`)}</tbody>
+      <tbody>${this.#datasets.map((dataset) => html`<${DatasetRow} key=${dataset.key} facts=${facts} dataset=${dataset} stand=${status.datasets.find((one) => one.dataset === dataset.key)} spark=${sparks[nameOf(dataset)]} isOpen=${open === dataset.key} onToggle=${() => toggle(dataset.key)} onInstrument=${(name) => this.#choose(dataset.key, name)} />`)}</tbody>
     </table></div>`;
   }
 }
 
-function DatasetRow({ dataset, stand, spark, isOpen, onToggle, now }) {
-  const { key, title, rights, klines_path: klines } = dataset;
-  const { rows, synthetic, partitions, log, proved_from_utc: from, proved_through_utc: through } = stand;
+function DatasetRow({ facts, dataset, stand, spark, isOpen, onToggle, onInstrument }) {
+  const { key, title, rights, klines_path: klines, instrument } = dataset;
+  const { synthetic, partitions, log } = stand;
+  const { rows, proved_from_utc: from, proved_through_utc: through } = instrument ? dataset.availability : stand;
+  const chosen = { dataset: key, ...instrumentOf(dataset) };
+  const now = Date.parse(facts.status.at_utc);
   const lag = log?.lag;
   const places = [['Rows', 'explore'], ...(klines ? [['Candles', 'candles']] : []), ['Coverage', 'coverage']];
   return html`<tr>
-      <th scope="row"><a href=${hashOf('explore', { dataset: key })}>${title}</a><code>${key}</code>
+      <th scope="row"><a href=${hashOf('explore', chosen)}>${title}</a><code>${nameOf(dataset)}</code>
         ${rights.refused_with && html`<${Badge} tone="bad" title=${rights.refused_with}>not served<//>`}
-        ${synthetic && rows > 0 && html`<${Badge}>sample<//>`}
+        ${synthetic && stand.rows > 0 && html`<${Badge}>sample<//>`}
         ${partitions.quarantined > 0 && html`<${Badge} tone="bad">${partitions.quarantined} quarantined<//>`}
-        <span class="places">${places.map(([name, view]) => html`<a href=${hashOf(view, { dataset: key })} aria-label=${`${name} of ${key}`}>${name}</a>`)}</span></th>
+        <span class="places">${places.map(([name, view]) => html`<a href=${hashOf(view, chosen)} aria-label=${`${name} of ${key}`}>${name}</a>`)}</span>
+        <${InstrumentSelect} part facts=${facts} dataset=${dataset} label=${`Instrument of ${key}`} name="row-instrument" onChange=${onInstrument} /></th>
       <td data-name="Newest values">${spark ? html`<${Spark} ...${spark} /><span class="faint small">${spark.said}</span>` : html`<span class="faint">${rights.refused_with ? html`refused: <code>${rights.refused_with}</code>` : '–'}</span>`}</td>
-      <td data-name="Proved">${through === null ? html`<span class="faint">nothing yet</span>` : html`${stretch(from, through).map((time, at) => html`${at > 0 && ' to '}<span class="time">${time}</span>`)}<span class="faint small">ended ${duration(Math.max(0, (now - Date.parse(through)) / 1000))} ago</span>`}</td>
+      <td data-name="Proved">${through === null ? html`<span class="faint">nothing yet</span>` : html`${stretch(from, through).map((time, at) => html`${at > 0 && ' to '}<span class="time">${time}</span>`)}${!instrument && html`<span class="faint small">ended ${duration(Math.max(0, (now - Date.parse(through)) / 1000))} ago</span>`}`}</td>
       <td class="number" data-name="Rows">${short(rows)}</td>
       <td class="number" data-name="Waiting">${lag && lag.frames > 0 ? html`${short(lag.events)} events<span class="faint small">for ${duration(lag.oldest_seconds)}</span>` : log ? '0' : '–'}</td>
       <td data-name="Take it"><button type="button" class="quiet" aria-expanded=${String(isOpen)} aria-label=${`Take it: ${key}`} disabled=${rows === 0} onClick=${onToggle}>Take it</button></td>
     </tr>
-    ${isOpen && html`<tr class="taking"><td colspan="6"><${Take} dataset=${dataset} rows=${rows} /></td></tr>`}`;
+    ${isOpen && html`<tr class="taking"><td colspan="6"><${Take} key=${nameOf(dataset)} dataset=${dataset} rows=${rows} /></td></tr>`}`;
 }
 
 class Take extends Component {
@@ -109,7 +133,7 @@ class Take extends Component {
   async #download(request) {
     this.setState({ said: 'Fetching…', fault: undefined });
     try {
-      await download(request, `${this.props.dataset.key}.csv`);
+      await download(request, fileOf(this.props.dataset));
       this.setState({ said: 'Saved.' });
     } catch (fault) {
       this.setState({ said: '', fault });

@@ -6,6 +6,7 @@ import { Explore } from './explore.js';
 import { findingsOf } from './findings.js';
 import { Frame } from './frame.js';
 import { Home } from './home.js';
+import { coveredDatasets } from './instruments.js';
 import { KeyDialog } from './key-dialog.js';
 import { Looks } from './looks.js';
 import { placeOf } from './place.js';
@@ -33,6 +34,7 @@ if (TOKEN) history.replaceState(null, '', location.pathname);
 /** What the service says at once. Facts about datasets are asked for again when one of them changed. */
 function looker() {
   let discovered = { version: '', datasets: [], operators: {} };
+  let listed = { last: -1, instruments: [] };
   return async (signal) => {
     // When exports or changes cannot be listed, the page still shows everything else.
     const [status, history, { exports }] = await Promise.all([
@@ -44,9 +46,14 @@ function looker() {
     const { changes } = await ask(`/v1/changes?since=${since}`, { signal }).catch(() => ({ changes: [] }));
     const version = status.datasets.map((one) => `${one.coverage_version} ${one.rows}`).join();
     if (version !== discovered.version) discovered = { ...(await ask('/v1/datasets', { signal })), version };
+    // The status does not count other instruments than the default; their proofs are changes.
+    const { last } = status.changes;
+    if (last !== listed.last) listed = { ...(await ask('/v1/instruments', { signal })), last };
     // A key may cover fewer than the system has.
     status.datasets = status.datasets.filter(({ dataset }) => discovered.datasets.some((one) => one.key === dataset));
-    return { ...discovered, status, history, exports, changes };
+    const { instruments } = listed;
+    const datasets = coveredDatasets({ ...discovered, instruments });
+    return { ...discovered, datasets, instruments, status, history, exports, changes };
   };
 }
 

@@ -1,5 +1,6 @@
 /** The proof of a day: its partitions, the values that prove them, and links down to the source's own bytes. */
 import { ask, Latest } from './api.js';
+import { coveragePath } from './covered.js';
 import { counted, minute, shortened, size, stretch, whole } from './format.js';
 import { Badge, Component, html, Problem } from './view.js';
 
@@ -25,7 +26,7 @@ export class Proof extends Component {
 
   async #look() {
     const { dataset, chosen } = this.props;
-    const asked = chosen ? `${dataset} ${chosen.day} ${chosen.state}` : '';
+    const asked = chosen ? `${chosen.day} ${chosen.state}` : '';
     if (asked === this.#asked) return;
     this.#asked = asked;
     this.#latest.stop();
@@ -34,8 +35,7 @@ export class Proof extends Component {
     // On a narrow screen the proof is below the calendar.
     if (this.box.getBoundingClientRect().top > innerHeight * 0.8) this.box.scrollIntoView({ block: 'center' });
     const [from, to] = [chosen.window.from, chosen.window.to].map((ms) => new Date(ms).toISOString());
-    const query = new URLSearchParams({ from, to, limit: '200' });
-    const end = await this.#latest.ask((signal) => ask(`/v1/coverage/${dataset}?${query}`, { signal }));
+    const end = await this.#latest.ask((signal) => ask(coveragePath(dataset, { from, to, limit: '200' }), { signal }));
     if (end) this.setState({ end });
   }
 
@@ -55,7 +55,7 @@ export class Proof extends Component {
     const more = `${end.value.next_cursor ? ' and more' : ''}${partitions.length > SHOWN ? `, the first ${SHOWN} shown` : ''}`;
     const said = `${counted(partitions.length, 'partition')}${more}`;
     return html`${partitions.length === 0 ? html`<${NoPartition} state=${chosen.state} />` : html`<p class="faint">${said}</p>`}
-      ${partitions.slice(0, SHOWN).map((one, at) => html`<${Partition} key=${one.partition} dataset=${dataset} one=${one} isOpen=${at === 0} />`)}`;
+      ${partitions.slice(0, SHOWN).map((one, at) => html`<${Partition} key=${one.partition} dataset=${dataset.key} one=${one} isOpen=${at === 0} />`)}`;
   }
 }
 

@@ -16,6 +16,15 @@
  * }} Choices
  */
 
+/** As `keys add --datasets` writes it. @param {{ key: string, instrument?: string }} dataset */
+export const nameOf = ({ key, instrument }) => (instrument ? `${key}:${instrument}` : key);
+
+/** Of a file, as an export names its own. @param {{ key: string, instrument?: string }} dataset */
+export const fileOf = (dataset) => `${nameOf(dataset).replace(':', '.')}.csv`;
+
+/** @param {{ instrument?: string }} dataset @returns {{ instrument?: string }} the member of a body; none for the default */
+export const instrumentOf = ({ instrument }) => (instrument ? { instrument } : {});
+
 /**
  * The historical routes take all that the explorer offers, by day. A request without days goes to the query route.
  * @param {Choices} choices
@@ -23,6 +32,7 @@
 export function requestOf({ dataset, what, mode, fields, window, count, from, to, klineSize, filters, strict }) {
   const known = dataset.modes[mode].fields;
   const body = {
+    ...instrumentOf(dataset),
     ...(mode !== 'native' && { mode }),
     ...(what === 'klines' && { kline_size: klineSize }),
     ...(window === 'latest' && { n_latest_rows: count }),
@@ -101,7 +111,7 @@ export function sparkOf(dataset) {
   const name = column.series?.metric_name ?? column.field;
   return {
     body: { columns: [{ ...columnOf(column), name: 'value' }], ...window },
-    label: `${name} of ${dataset.key}, the newest values ${said}`,
+    label: `${name} of ${nameOf(dataset)}, the newest values ${said}`,
     said: `${name}, ${said}`,
     steps: dataset.klines_path === null,
   };
@@ -112,11 +122,15 @@ export function sparkOf(dataset) {
  * @param {any} dataset
  * @param {number} count
  */
-export const takeOf = ({ historical_path: path }, count) => ({ path, body: { n_latest_rows: count } });
+export const takeOf = (dataset, count) => ({
+  path: dataset.historical_path,
+  body: { ...instrumentOf(dataset), n_latest_rows: count },
+});
 
 /** @param {{ dataset: any, series: any, field: string, aggregate: string }} column */
 const columnOf = ({ dataset, series, field, aggregate }) => ({
   dataset: dataset.key,
+  ...instrumentOf(dataset),
   field,
   ...(series && {
     filter: Object.entries(series)
@@ -159,10 +173,11 @@ export function frameRequestOf({ columns, grid, window, count, from, to, row, pr
   return { path: '/v1/frame', body };
 }
 
-/** `a_close`, `btc_units`, `hashrate_hs`. */
+/** `a_close`, `a_ethusdt_close`, `btc_units`, `hashrate_hs`. */
 function columnName({ dataset, series, field, aggregate }) {
   if (series) return series.metric_name ?? field;
   if (dataset.klines_path === null) return field;
-  const exchange = dataset.key.replace(/^exchange_|_spot_trades$/g, '');
+  const symbol = dataset.instrument ? `_${dataset.instrument.toLowerCase().replace(/[^a-z0-9]+/g, '_')}` : '';
+  const exchange = dataset.key.replace(/^exchange_|_spot_trades$/g, '') + symbol;
   return `${exchange}_${field === 'price' ? ({ first: 'open', last: 'close', min: 'low', max: 'high' }[aggregate] ?? aggregate) : field}`;
 }

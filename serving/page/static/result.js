@@ -1,6 +1,7 @@
 /** An answer: candles or lines in a chart, and its rows as a table. */
 import { CandleChart, LineChart } from './charts.js';
 import { counted, whole } from './format.js';
+import { nameOf } from './request.js';
 import { candlesOf, linesOf, MOST_LINES, timeOf, valueColumns } from './series.js';
 import { Badge, Component, html, Problem, Select, Table } from './view.js';
 
@@ -62,13 +63,14 @@ export class Result extends Component {
     </div>`;
   }
 
-  #chart(choice, { key }) {
+  #chart(choice, dataset) {
+    const of = nameOf(dataset);
     const drawn = this.#of(choice);
     if (choice === 'candles')
-      return html`<${CandleChart} points=${drawn} label=${`${drawn.candles.length} candles of ${key}`} />`;
+      return html`<${CandleChart} points=${drawn} label=${`${drawn.candles.length} candles of ${of}`} />`;
     if (drawn.all === 0) return html`<p class="faint">Without its time a row cannot be drawn.</p>`;
     const rest = drawn.all - drawn.lines.length;
-    return html`<${LineChart} lines=${drawn.lines} label=${`${choice} of ${key} over time`} />
+    return html`<${LineChart} lines=${drawn.lines} label=${`${choice} of ${of} over time`} />
       ${rest > 0 && html`<p class="faint">and ${whole(rest)} more series: a filter chooses.</p>`}`;
   }
 }

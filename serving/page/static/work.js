@@ -1,5 +1,6 @@
 /** Work in progress and the latest that ended: runs, exports, lakes, compacted tables, the proof log, changes and the queues of reads. */
 import { counted, duration, minute, short, size, whole } from './format.js';
+import { nameOf } from './request.js';
 import { Badge, html, Table } from './view.js';
 
 const ENDED_SHOWN = 8;
@@ -69,7 +70,7 @@ function Exports({ exports }) {
   if (exports.length === 0)
     return html`<p class="faint">None yet. <code>POST /v1/raw/export</code> makes files in the background.</p>`;
   const rows = exports.map((one) => [
-    html`<span title=${one.export_id}><code>${one.dataset}</code> ${one.mode === 'native' ? '' : 'aligned, '}${one.format}</span>`,
+    html`<span title=${one.export_id}><code>${nameOf({ ...one, key: one.dataset })}</code> ${one.mode === 'native' ? '' : 'aligned, '}${one.format}</span>`,
     html`<${Badge} tone=${TONES[one.status]}>${one.status}<//>${one.error_code && html`<${Fault} title=${one.error_message}>${one.error_code}<//>`}`,
     short(one.artifact?.row_count ?? one.progress.rows),
     size(one.artifact?.bytes ?? one.progress.bytes),
