@@ -1,6 +1,7 @@
-/** The client of the historical routes, one method for each, typed by its dataset; and of frames, which join datasets. */
+/** The client of the historical routes, one method for each, typed by its dataset; of frames, which join datasets; and of instruments. */
 import { DatasetRoutes } from './datasets.ts';
 import type { FrameRequest, FrameRow } from './frames.ts';
+import type { Instrument, TradesKey } from './instruments.ts';
 import type { Options } from './requests.ts';
 import { type FrameAnswer, Rows } from './rows.ts';
 import { Transport, type TransportOptions } from './transport.ts';
@@ -20,6 +21,22 @@ export class HistoricalData extends DatasetRoutes {
     options?: Options,
   ): Rows<FrameRow<Name>, FrameAnswer<FrameRow<Name>>> {
     return new Rows({ transport: this.#transport, path: '/v1/frame', body: request, signal: options?.signal });
+  }
+
+  /** Instruments that are read or ever were, as far as the key covers them. GET /v1/instruments @throws HistoricalDataError */
+  async instruments(
+    request: { readonly dataset?: TradesKey | undefined } = {},
+    { signal }: Options = {},
+  ): Promise<readonly Instrument[]> {
+    const path = `/v1/instruments${request.dataset === undefined ? '' : `?dataset=${request.dataset}`}`;
+    const headers = { Accept: 'application/json' };
+    const answer = await this.#transport.json<{ readonly instruments: readonly Instrument[] }>({
+      method: 'GET',
+      path,
+      headers,
+      signal,
+    });
+    return answer.instruments;
   }
 
   protected override rows<R>(path: string, body: object, options: Options | undefined): Rows<R> {

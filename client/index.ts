@@ -13,10 +13,12 @@ export {
 } from './exports.ts';
 export type { Aggregate, FrameColumn, FrameRequest, FrameRow } from './frames.ts';
 export { HistoricalData } from './historical-data.ts';
+export type { Instrument, TradesKey } from './instruments.ts';
 export type {
   Filter,
   KlinesOnly,
   Mode,
+  OfInstrument,
   Operator,
   Options,
   TradesOnly,

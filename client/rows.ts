@@ -59,6 +59,8 @@ export interface FrameAnswer<Row>
 }
 
 export interface StreamedAnswer<Row> {
+  /** Absent for the default, and of a frame. */
+  readonly instrument?: string;
   readonly schema: Answer<Row>['schema'];
   /** Long warnings come without their details. */
   readonly warnings: readonly Warning[];
@@ -102,18 +104,19 @@ export class Rows<Row, Whole extends Pick<Answer<Row>, 'rows' | 'schema'> = Answ
     yield* (await this.stream()).rows;
   }
 
-  /** Returns schema and warnings before the first row, and the rows as they arrive. Read them to the end, or call `close`. */
+  /** Returns instrument, schema and warnings before the first row, and the rows as they arrive. Read them to the end, or call `close`. */
   async stream(): Promise<StreamedAnswer<Row>> {
     const response = await this.#open('application/x-ndjson');
     const schema = headerOf(response, 'schema') as Schema;
     const warnings = headerOf(response, 'warnings') as readonly Warning[];
+    const instrument = response.headers.get('x-svc-instrument');
     const rows = rowsOf<Row>(response, schema, this.#source.signal);
     const close = async () => {
       await rows.return();
       // Rows that were never read have not locked the body, so that it has to be cancelled here.
       if (!response.body?.locked) await response.body?.cancel();
     };
-    return { schema, warnings, rows, close };
+    return { ...(instrument !== null && { instrument }), schema, warnings, rows, close };
   }
 
   /** Returns all rows as an Arrow IPC stream; like `all`, it requests an answer that breaks off once more. @throws HistoricalDataError */

@@ -2,7 +2,8 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, expectTypeOf, test } from 'vitest';
+import { Changes, ContractError, Exports as ExportsClient, HistoricalData } from '../../client/index.ts';
 import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
 import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
@@ -12,7 +13,7 @@ import type { Json } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { System } from '../support/pipeline.ts';
 import { sequence } from '../support/proof-log.ts';
-import type { Answer } from '../support/serving.ts';
+import { type Answer, API_KEY } from '../support/serving.ts';
 import { natsSettings } from '../support/stack.ts';
 import { duckdb } from '../support/trade-oracle.ts';
 
@@ -372,6 +373,47 @@ test('GET /v1/instruments lists what is configured and what was ever proved', as
   ]);
   const wrong = await get('/v1/instruments?dataset=macro_series_metrics');
   expect([wrong.status, wrong.json.errors[0].pointer]).toEqual([409, '?dataset']);
+});
+
+test('the client lists instruments, names one in each request, and says whose an answer is', async () => {
+  const options = { baseUrl: exports.serving.url, apiKey: API_KEY };
+  const data = new HistoricalData(options);
+  const listed = await data.instruments({ dataset: 'exchange_a_spot_trades' });
+  expect(listed).toEqual((await get(`/v1/instruments?dataset=${A.key}`)).json.instruments);
+  expect((await data.instruments()).map(({ dataset }) => dataset)).toContain('exchange_c_spot_trades');
+  expectTypeOf(data.instruments).parameter(0).not.toExtend<{ dataset: 'etf_daily_metrics' } | undefined>();
+  const instrument = A.other;
+  const trades = data.get_exchange_a_spot_trades({ instrument });
+  const { rows, instrument: named } = await trades;
+  expect([named, rows.length]).toEqual([instrument, 2 * ROWS]);
+  expect(await data.get_exchange_a_spot_trades({ n_latest_rows: 1 })).not.toHaveProperty('instrument');
+  const streamed = await trades.stream();
+  expect([streamed.instrument, await Array.fromAsync(streamed.rows)]).toEqual([instrument, rows]);
+  const plain = await data.get_exchange_a_spot_trades({ n_latest_rows: 1 }).stream();
+  expect(plain).not.toHaveProperty('instrument');
+  await plain.close();
+  const klines = await data.get_exchange_a_spot_klines({ instrument, kline_size: '1d' });
+  expect([klines.instrument, klines.rows.length]).toEqual([instrument, 2]);
+  const frame = await data.frame({
+    columns: [
+      { name: 'btc', dataset: 'exchange_a_spot_trades', field: 'price' },
+      { name: 'eth', dataset: 'exchange_a_spot_trades', instrument, field: 'price' },
+    ],
+    ...{ grid: '1d', n_rows: 1 },
+  });
+  expect(frame.columns.map((column) => column.instrument)).toEqual([undefined, instrument]);
+  expect(frame.rows[0].eth).toBe(rows.at(-1)!.price);
+  const files = new ExportsClient(options);
+  const submitted = await files.submit({ dataset: 'exchange_a_spot_trades', instrument, format: 'csv', n_rows: 1 });
+  expect((await files.wait(submitted.export_id)).instrument).toBe(instrument);
+  await sequence(system.env);
+  const { changes } = await new Changes(options).page({ dataset: 'exchange_a_spot_trades' });
+  expect(new Set(changes.map((change) => change.instrument))).toEqual(new Set([undefined, instrument, GONE]));
+  const fault = await Promise.resolve(data.get_exchange_a_spot_trades({ instrument: 'ETHUSD' })).catch(
+    (error) => error,
+  );
+  expect(fault).toBeInstanceOf(ContractError);
+  expect(fault.problem.errors).toMatchObject([{ pointer: '/instrument' }]);
 });
 
 test('one that is configured and never read has no rows, and one that is read no more keeps them', async () => {
