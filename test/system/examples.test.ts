@@ -4,8 +4,10 @@ import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sha256OfFile } from '../../pipelines/sources/documents/locations.ts';
+import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { framePythonOf, pythonOf } from '../../serving/page/static/snippets.js';
 import { ROOT } from '../support/command.ts';
 import { given, givenTool } from '../support/given.ts';
@@ -18,6 +20,7 @@ import { macroWorld } from '../support/worlds.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02'];
 const ROWS = 5000;
+const OTHER = 'ETHUSDT';
 let system: System;
 let serving: Serving;
 let proxy: HttpFaultProxy;
@@ -31,6 +34,11 @@ beforeAll(async () => {
     await writeDocument(system.vendor, day, csv);
   }
   expect((await system.backfill(DAYS[0], DAYS[1])).exit).toBe(0);
+  const ofOther = { symbol: OTHER, rows: ROWS, startPrice: 2500, firstId: 1, seed: 7, timeUnit: 'ms' as const };
+  await writeDay({ directory: system.vendor, day: DAYS[1], ...ofOther });
+  const location = { SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${system.vendor}/`).href, SVC_EXCHANGE_A_ALSO: OTHER };
+  const ofDay = ['--from', DAYS[1], '--to', DAYS[1], '--instrument', OTHER];
+  expect((await system.run(['backfill', DATASET, ...ofDay], location)).exit).toBe(0);
   const settings = { SVC_NATS_READER_URL: system.env.natsReaderUrl };
   serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
   proxy = await startHttpFaultProxy(serving.url);
@@ -146,6 +154,30 @@ for (const { file, program, options } of BACKTESTS) {
   });
 }
 
+const RATIOS = [
+  { file: 'eth-btc.ts', program: { path: process.execPath }, options: [] },
+  { file: 'eth-btc.py', program: PYTHON, options: ['-W', 'ignore'] },
+];
+
+for (const { file, program, options } of RATIOS) {
+  givenTool(program).test(`examples/${file} joins two instruments, or says why the service refuses`, async () => {
+    const example = [program.path, ...options, join(ROOT, 'examples', file)];
+    const { exit, stdout, stderr } = await run(example);
+    expect([exit, stderr]).toEqual([0, '']);
+    const lines = stdout.trimEnd().split('\n');
+    expect(lines.slice(0, 2)).toEqual([`BTCUSDT: ${2 * ROWS} trades`, `${OTHER}: ${ROWS} trades`]);
+    expect(lines).toHaveLength(2 + 24);
+    const priceOf = async (instrument?: string) =>
+      (await serving.query({ sources: [DATASET], n_rows: 1, instrument })).json.rows[0].price;
+    const [btc, eth] = [await priceOf(), await priceOf(OTHER)];
+    expect(lines.at(-1)!.split(' ').slice(-3)).toEqual([String(btc), String(eth), (eth / btc).toFixed(6)]);
+    const refused = await run(example, 'wrong');
+    expect([refused.exit, refused.stdout]).toEqual([1, '']);
+    expect(refused.stderr).toContain('AUTH_INVALID_API_KEY');
+    expect(refused.stderr).not.toContain('Traceback');
+  });
+}
+
 // `raise_for_status` says only "409 Client Error: Conflict".
 givenTool(SNIPPET_PYTHON).test('the Python that the page shows ends with what the service says', async () => {
   const request = { path: '/v1/raw/query', body: { sources: [DATASET], n_rows: 0 } };
@@ -167,7 +199,7 @@ givenTool(PYTHON).test('README.md and docs/python.md: the first lines show kline
 describe('examples/README.md', () => {
   test('names every program', async () => {
     const page = await readFile(join(ROOT, 'examples/README.md'), 'utf8');
-    for (const { file } of [...PROGRAMS, ...BACKTESTS]) expect(page.split(file)).toHaveLength(3);
+    for (const { file } of [...PROGRAMS, ...BACKTESTS, ...RATIOS]) expect(page.split(file)).toHaveLength(3);
   });
 });
 
