@@ -1,5 +1,5 @@
 /** The instruments that a command's `--instrument` names. */
-import { otherInstrumentsOf, otherNamed } from '../../shared/config/instruments.ts';
+import { isInstrument, otherInstrumentsOf, otherNamed } from '../../shared/config/instruments.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { hasInstruments } from '../../shared/registry/instruments.ts';
@@ -11,12 +11,17 @@ import { settingsFor } from './pinned.ts';
 /**
  * The definitions that a command is about: of each dataset the default, or the instruments that were named. The key of a
  * partition names its instrument by itself.
+ * @param options.wherever Only those that have the instrument, of which there must be one: the caller named no dataset.
  * @throws TidemarkError USAGE for an instrument that is neither configured nor known
  */
 export async function namedInstruments(
   context: Pick<Context, 'pool' | 'settings' | 'given' | 'catalog'>,
   datasets: readonly DatasetDefinition[],
-  { instrument, partition }: { readonly instrument?: string; readonly partition?: string },
+  {
+    instrument,
+    partition,
+    wherever = false,
+  }: { readonly instrument?: string; readonly partition?: string; readonly wherever?: boolean },
 ): Promise<DatasetDefinition[]> {
   const withThem = datasets.filter(hasInstruments);
   const ofKey = partition !== undefined && withThem.length > 0 ? instrumentOfKey(partition) : undefined;
@@ -29,17 +34,15 @@ export async function namedInstruments(
   const ofDataset = (dataset: DatasetDefinition) => known.filter(({ base }) => base === dataset);
   if (text === ALL_INSTRUMENTS) return datasets.flatMap((dataset) => [dataset, ...ofDataset(dataset)]);
   const without = datasets.find((dataset) => !hasInstruments(dataset));
-  if (without) throw new TidemarkError('USAGE', `${without.key} has no instruments: leave --instrument out`);
+  if (without && !wherever)
+    throw new TidemarkError('USAGE', `${without.key} has no instruments: leave --instrument out`);
   const settings = await settingsFor(context, [{ datasets }]);
+  const symbolsOf = (dataset: DatasetDefinition) => ofDataset(dataset).flatMap((one) => one.instrument ?? []);
   const found: DatasetDefinition[] = [];
-  for (const dataset of datasets) {
-    for (const name of new Set(text.split(','))) {
-      const symbol = otherNamed(
-        settings,
-        dataset,
-        name,
-        ofDataset(dataset).flatMap((one) => one.instrument ?? []),
-      );
+  for (const name of new Set(text.split(','))) {
+    const having = withThem.filter((dataset) => isInstrument(settings, dataset, name, symbolsOf(dataset)));
+    for (const dataset of wherever && having.length > 0 ? having : withThem) {
+      const symbol = otherNamed(settings, dataset, name, symbolsOf(dataset));
       const other = symbol && ofDataset(dataset).find((one) => one.instrument === symbol);
       // One that is configured and was never read has no number, and nothing is stored of it.
       if (symbol === undefined) found.push(dataset);

@@ -33,6 +33,17 @@ export function otherInstrumentsOf(settings: Settings, { trades }: DatasetDefini
 export const isWithin = (intervals: readonly DayInterval[], day: string): boolean =>
   intervals.length === 0 || intervals.some(({ from = day, to = day }) => from <= day && day <= to);
 
+/** Whether the dataset has an instrument of that name. @param known others than those configured, which were proved before */
+export const isInstrument = (
+  settings: Settings,
+  dataset: DatasetDefinition,
+  name: string,
+  known: readonly Instrument[] = [],
+): boolean =>
+  name === defaultInstrument(settings, dataset) ||
+  known.includes(name as Instrument) ||
+  otherInstrumentsOf(settings, dataset).some(({ symbol }) => symbol === name);
+
 /**
  * What a caller or operator named: the symbol of another instrument, or undefined for the default.
  * @param known others than those configured, which were proved before
@@ -56,6 +67,6 @@ export function otherNamed(
   throw new TidemarkError(
     'USAGE',
     `${dataset.key} has no instrument ${JSON.stringify(name)}${nearest === undefined ? '' : `; did you mean ${nearest}?`}`,
-    { remedy: `Name it in ${dataset.trades?.instruments.also}.` },
+    { remedy: `To have ${JSON.stringify(name)} read, add it to ${dataset.trades?.instruments.also}.` },
   );
 }

@@ -84,6 +84,9 @@ describe('a log that was lost', () => {
     expect([exit, json.plans[0].lost]).toEqual([0, KEYS]);
     const status = await run(['status', DATASET, '--instrument', 'ETHUSDT']);
     expect(status.json.datasets[0].rows).toBe(2 * ROWS);
+    // Without a dataset it is of those that have the instrument.
+    const anywhere = await run(['status', '--instrument', 'ETHUSDT']);
+    expect(anywhere.json.datasets).toEqual(status.json.datasets);
     const again = ['--from', FIRST, '--to', LAST, '--reason', 'lost', '--instrument', OTHERS[0]];
     const revised = await run(['reingest', DATASET, ...again]);
     expect([revised.exit, revised.json.proved]).toEqual([0, 2]);

@@ -175,7 +175,7 @@ export async function listQuarantined(command: ParsedCommand): Promise<number> {
   const named = name === undefined && instrument === undefined;
   const all = named
     ? await allInstruments(context, datasets)
-    : await namedInstruments(context, datasets, { instrument, partition });
+    : await namedInstruments(context, datasets, { instrument, partition, wherever: name === undefined });
   const partitions: Quarantined[] = [];
   const cut: string[] = [];
   let total = 0;

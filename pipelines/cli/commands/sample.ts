@@ -5,6 +5,7 @@
 import { mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { dirname, join, relative, resolve, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { defaultInstrument } from '../../../shared/config/instruments.ts';
 import { loadSettings } from '../../../shared/config/load.ts';
 import { SETTINGS, type SettingName } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
@@ -50,9 +51,10 @@ export async function runSample(command: ParsedCommand): Promise<number> {
       await feed.sample.write({ ...options, instrument, ...(rows === undefined ? {} : { rows: Number(rows) }) });
     });
     const locations = locationsOf(feed, folder);
+    const other = instrument === defaultInstrument(settings, feed.datasets[0]) ? undefined : instrument;
     createOutput(command).answer(
       { command: 'sample', ok: true, feed: feed.name, from, to, folder, documents, settings: locations },
-      () => textOf(feed, { from: from!, to: to!, folder, documents, locations }),
+      () => textOf(feed, { from: from!, to: to!, folder, documents, locations, other }),
     );
     return EXIT.DONE;
   } finally {
@@ -194,9 +196,11 @@ interface Written {
   readonly folder: string;
   readonly documents: readonly SampleDocument[];
   readonly locations: readonly Location[];
+  /** Another than the default. */
+  readonly other: string | undefined;
 }
 
-function textOf(feed: Feed, { from, to, folder, documents, locations }: Written): string {
+function textOf(feed: Feed, { from, to, folder, documents, locations, other }: Written): string {
   return [
     table(
       ['document', 'bytes'],
@@ -206,7 +210,8 @@ function textOf(feed: Feed, { from, to, folder, documents, locations }: Written)
     `${documents.length} synthetic documents of ${feed.name} are in ${folder}. To load them:`,
     '',
     ...locations.map(({ name, url }) => `export ${name}='${url.replaceAll("'", '%27')}'`),
-    `./tidemark backfill ${feed.name} --from ${from} --to ${to}`,
+    ...(other === undefined ? [] : [`export ${feed.datasets[0].trades?.instruments.also}='${other}'`]),
+    `./tidemark backfill ${feed.name} --from ${from} --to ${to}${other === undefined ? '' : ` --instrument ${other}`}`,
     '',
     'Rows loaded this way count as published by the source: they replace the sample of `./tidemark up`, and they are served',
     'once the rights of the source allow it (`./tidemark help rights`).',

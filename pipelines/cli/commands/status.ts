@@ -4,7 +4,6 @@ import { conflictsWith, readPins } from '../../../shared/db/pinned-settings.ts';
 import { latestRuns, openRuns, type RunRow } from '../../../shared/db/runs.ts';
 import { assert, explain, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
-import { hasInstruments } from '../../../shared/registry/instruments.ts';
 import { listedRanges } from '../../../shared/status/instruments.ts';
 import {
   type ColumnstoreTable,
@@ -75,8 +74,7 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const { instrument } = command.values as { instrument?: string };
   const chosen = asked === undefined ? [...DATASETS.values()] : [datasetOf(asked)];
   await using context = await openContext(command, 'status');
-  const traded = instrument !== undefined && asked === undefined ? chosen.filter(hasInstruments) : chosen;
-  const datasets = new Set(await namedInstruments(context, traded, { instrument }));
+  const datasets = new Set(await namedInstruments(context, chosen, { instrument, wherever: asked === undefined }));
   const others = await context.catalog.instruments(chosen);
   const instruments = others.filter((one) => datasets.has(one));
   const { statuses, columnstore, proofLog, lakes } = await withClient(context.pool, (client) =>
