@@ -36,6 +36,7 @@ import { makeFolder, refuseLinks, syncFolder, writeDurably } from '../../shared/
 import type { Signer } from '../../shared/proof-log/note.ts';
 import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { checkpointOf, PROTOCOL, statsOf } from './delta-write.ts';
+import { valuesOf } from './format.ts';
 
 /** What the manifest of a file of rows says of it. */
 export interface FileFacts {
@@ -64,12 +65,10 @@ export interface Commit {
   readonly remove: readonly string[];
   readonly add: readonly FileFacts[];
   readonly metaData: MetaData;
-  /** The values of the partition columns of a date. */
-  readonly valuesOf: (date: string) => Readonly<Record<string, string>>;
   readonly change: number;
   /** Of the proof log. */
   readonly checkpoint: string | null;
-  /** The dates whose rows were withdrawn: their bytes go at once, with those of older versions. */
+  /** The folders whose rows were withdrawn: their bytes go at once, with those of older versions. */
   readonly withdrawn: ReadonlySet<string>;
 }
 
@@ -212,7 +211,7 @@ export class LakeTable {
   async commit(commit: Commit): Promise<boolean> {
     const { remove, add, metaData, change, checkpoint } = commit;
     const now = this.#deps.now();
-    const isWithdrawn = (name: string) => commit.withdrawn.has(dataFileOf(name)?.date ?? '');
+    const isWithdrawn = (name: string) => commit.withdrawn.has(dirname(name));
     const withdrawn = remove.filter(isWithdrawn);
     for (const name of this.#snapshot.removed.keys()) if (isWithdrawn(name)) await this.#delete(name);
     // A writer that is killed before it deletes them leaves files without manifests, which the next one deletes.
@@ -240,7 +239,7 @@ export class LakeTable {
       const deleted = { deletionTimestamp: now, dataChange: true, extendedFileMetadata: true };
       actions.push({ remove: { path, ...deleted, partitionValues, size } });
     }
-    for (const facts of add) actions.push({ add: await this.#added(facts, commit.valuesOf(facts.date)) });
+    for (const facts of add) actions.push({ add: await this.#added(facts) });
     while (!(await this.#put(actions))) if (await this.meet()) return false;
     this.#snapshot.apply(this.version + 1, actions);
     this.committedAt = performance.now();
@@ -258,13 +257,12 @@ export class LakeTable {
     return true;
   }
 
-  async #added({ name, bytes }: FileFacts, partitionValues: Readonly<Record<string, string>>): Promise<Added> {
+  async #added({ name, folder, bytes }: FileFacts): Promise<Added> {
     const path = this.#path(name);
     const { mtimeMs } = await stat(path);
     return {
-      // Percent signs of folders are encoded once more.
-      path: name.replaceAll('%', '%25'),
-      partitionValues,
+      path: name,
+      partitionValues: valuesOf(folder),
       size: bytes,
       modificationTime: Math.floor(mtimeMs),
       dataChange: true,

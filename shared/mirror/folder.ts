@@ -373,7 +373,7 @@ const isTextOrNull = (value: unknown): value is string | null => value === null 
 const isTexts = (value: unknown): value is string[] =>
   Array.isArray(value) && value.every((each) => typeof each === 'string');
 
-function stateOf(bytes: Uint8Array): MirrorState | undefined {
+export function stateOf(bytes: Uint8Array): MirrorState | undefined {
   let state: Record<string, unknown>;
   try {
     state = parseObject(bytes, MIRROR_FILE);

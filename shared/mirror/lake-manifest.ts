@@ -5,6 +5,7 @@
  */
 
 import { createHash } from 'node:crypto';
+import { coversInstrument } from '../keys/key.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import { printable } from '../proof-log/printable.ts';
 import { verifyManifest } from '../proof-log/signed-manifest.ts';
@@ -239,6 +240,15 @@ export const lakeFileOf = (table: string, name: string, { size }: Pick<Added, 's
   sha256: dataFileOf(name)!.sha256,
   manifest: `${proofsOf(table)}/${manifestName(name)}`,
 });
+
+/**
+ * Whether a mirror of these datasets and instruments keeps a file of rows.
+ * @param path below the lake
+ */
+export function isChosen(datasets: readonly string[] | null, path: string): boolean {
+  const [dataset, , ...below] = path.split('/');
+  return coversInstrument(datasets, dataset, dataFileOf(below.join('/'))?.instrument);
+}
 
 /** The files of the log that a version consists of, below the table. */
 export const logOf = ({ version, log_checkpoint: checkpoint }: TableVersion): string[] =>

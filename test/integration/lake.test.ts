@@ -262,7 +262,7 @@ describe('what changes in the catalog', () => {
     await miscount(1);
     try {
       const report = await write();
-      expect(report.failed.map(({ path }) => path)).toContain(`${NATIVE}/${first.date}`);
+      expect(report.failed.map(({ path }) => path)).toContain(`${NATIVE}/date=${first.date}/instrument=BTCUSDT`);
       expect(await pathsOf(A)).not.toContain(first.path);
       expect(await filesIn(folder)).not.toContain(first.path);
       expect(await faultsOf(folder)).toEqual([]);
@@ -295,7 +295,11 @@ describe('what changes in the catalog', () => {
          values (0, ${datasetOf(A).number}, '2024-03-02', 1, 'quarantined', 'x')`,
       );
       const { failed, change } = await lake.write();
-      expect([failed.every(({ path }) => path.endsWith('/2024-03-02')), failed.length, change]).toEqual([true, 1, 0]);
+      expect([
+        failed.every(({ path }) => path.endsWith('/date=2024-03-02/instrument=BTCUSDT')),
+        failed.length,
+        change,
+      ]).toEqual([true, 1, 0]);
       await sql(leave);
       expect(await lake.write()).toMatchObject({ failed: [], change: 1 });
       expect(await faultsOf(folder)).toEqual([]);
