@@ -1,5 +1,5 @@
 /** A lake of several instruments of an exchange: its table has all of them, and who may read one of them gets its files alone. */
-import { writeFile } from 'node:fs/promises';
+import { stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -105,6 +105,16 @@ givenTool(tool).test('engines read one instrument, cell by cell', async () => {
   expect(faults).toEqual([]);
   const columns = cases.reduce((sum, { fields }) => sum + fields.length, 0);
   expect(equal).toEqual(Object.fromEntries(engines.map((engine) => [engine, columns])));
+  // What delta-rs may do to a table, `vacuum(full=True)` among it, leaves it provable.
+  const maintained = join(folder, A.key, 'native');
+  const stray = join(maintained, 'stray.parquet');
+  await writeFile(stray, 'x');
+  expect((await readParquet(tool, engines, cases, { maintain: maintained })).faults).toEqual([]);
+  await expect(stat(stray)).rejects.toThrow('ENOENT');
+  // Its commits have no note until the writer comes by.
+  expect(await check(folder)).toEqual([1, [expect.stringMatching(/version \d+ of its log has no signed note/)], []]);
+  expect(await write()).toMatchObject({ written: 0, replaced: 0, removed: 0 });
+  expect(await check(folder)).toEqual([0, [], []]);
 });
 
 test('a key of one instrument reads its files and manifests alone, and mirrors them; its mirror is checked', async () => {

@@ -174,6 +174,25 @@ describe('what changes in the catalog', () => {
     }
   });
 
+  // Only its time tells the proof of restored rows from that of altered ones: attempt, revision and counts are the same.
+  test('rows that a replay restored replace those that the lake had in their place', async () => {
+    await begin();
+    const before = await pathsOf(A);
+    await revise('+');
+    try {
+      expect(await write()).toMatchObject({ replaced: 1 });
+      expect(await pathsOf(A)).not.toEqual(before);
+    } finally {
+      await revise('-');
+    }
+    expect(await write()).toMatchObject({ written: 0, replaced: 1, removed: 0 });
+    // The file has the name that it had at first, which an older version has removed.
+    expect(await pathsOf(A)).toEqual(before);
+    expect(await faultsOf(folder)).toEqual([]);
+    await expectServed(folder, duck, serving);
+    expect(await write()).toMatchObject({ written: 0, replaced: 0, removed: 0 });
+  });
+
   test('a proof that changes no row is no version', async () => {
     await begin();
     await moveProof('+');
