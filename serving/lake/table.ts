@@ -5,7 +5,7 @@
  * any longer and go.
  */
 import { randomBytes } from 'node:crypto';
-import { link, lstat, readdir, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
+import { link, lstat, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
   type Action,
@@ -32,7 +32,15 @@ import {
   proofsOf,
   type TableVersion,
 } from '../../shared/mirror/lake-manifest.ts';
-import { makeFolder, refuseLinks, syncFolder, writeDurably } from '../../shared/proof-log/folder.ts';
+import {
+  isMissing,
+  makeFolder,
+  namesIn,
+  readIfThere,
+  refuseLinks,
+  syncFolder,
+  writeDurably,
+} from '../../shared/proof-log/folder.ts';
 import type { Signer } from '../../shared/proof-log/note.ts';
 import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { checkpointOf, PROTOCOL, statsOf } from './delta-write.ts';
@@ -76,7 +84,6 @@ export interface Commit {
 const CHECKPOINT_COMMITS = 10;
 
 const codeOf = (error: unknown) => String((error as NodeJS.ErrnoException | null)?.code);
-const isMissing = (error: unknown) => codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR';
 /** What file systems without hard links answer, such as exFAT's. */
 const NO_LINKS: ReadonlySet<string> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS']);
 
@@ -126,7 +133,7 @@ export class LakeTable {
   }
 
   async #open(): Promise<void> {
-    const log = (await names(this.#path(LOG_FOLDER))).flatMap((name) => logFileOf(name) ?? []);
+    const log = (await namesIn(this.#path(LOG_FOLDER))).flatMap((name) => logFileOf(name) ?? []);
     const version = Math.max(-1, ...log.map((file) => file.version));
     if (version >= 0) {
       const checkpoints = log.filter(({ isCheckpoint }) => isCheckpoint).map((file) => file.version);
@@ -159,7 +166,7 @@ export class LakeTable {
 
   async #manifests(): Promise<Map<string, FileFacts>> {
     const found = new Map<string, FileFacts>();
-    for (const name of await names(this.#proof())) {
+    for (const name of await namesIn(this.#proof())) {
       if (/^\d{20}\.json$/.test(name)) continue;
       const facts = factsOf(await readFile(this.#proof(name), 'utf8'));
       if (facts && manifestName(facts.name) === name) found.set(facts.name, facts);
@@ -170,7 +177,7 @@ export class LakeTable {
 
   /** Sizes of the files of rows in the folder of the table. Files of others are left alone. */
   async #filesBelow(folder: string, found: Map<string, number>): Promise<void> {
-    for (const name of await names(this.#path(folder))) {
+    for (const name of await namesIn(this.#path(folder))) {
       const path = folder === '' ? name : `${folder}/${name}`;
       const stats = await lstat(this.#path(path));
       if (stats.isDirectory() && name.includes('=')) await this.#filesBelow(path, found);
@@ -305,13 +312,8 @@ export class LakeTable {
     let isOther = false;
     for (let version = this.version + 1; ; version++) {
       const name = commitName(version);
-      let bytes: Buffer;
-      try {
-        bytes = await readFile(this.#path(LOG_FOLDER, name));
-      } catch (error) {
-        if (!isMissing(error)) throw error;
-        break;
-      }
+      const bytes = await readIfThere(this.#path(LOG_FOLDER, name));
+      if (!bytes) break;
       const actions = actionsOf(name, bytes);
       this.#snapshot.apply(version, actions);
       isOther ||= actions.some(({ add, remove, txn }) => add || remove || txn?.appId === APP_ID);
@@ -349,7 +351,7 @@ export class LakeTable {
   /** Deletes the versions before the newest checkpoint that is older than what is kept. */
   async #clearLog(): Promise<void> {
     const kept = this.#deps.now() - this.#deps.keepMs;
-    const log = (await names(this.#path(LOG_FOLDER))).flatMap((name) => {
+    const log = (await namesIn(this.#path(LOG_FOLDER))).flatMap((name) => {
       const file = logFileOf(name);
       return file ? [{ name, ...file }] : [];
     });
@@ -467,15 +469,5 @@ function factsOf(text: string): FileFacts | undefined {
     return { name, folder: file.folder, date: file.date, rows, bytes, sha256, synthetic, state: run.state_sha256 };
   } catch {
     return undefined;
-  }
-}
-
-/** Names in a folder, sorted; none where it is missing. */
-async function names(path: string): Promise<string[]> {
-  try {
-    return (await readdir(path)).sort();
-  } catch (error) {
-    if (isMissing(error)) return [];
-    throw error;
   }
 }

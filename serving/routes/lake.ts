@@ -7,11 +7,10 @@ import { createHash } from 'node:crypto';
 import type { BigIntStats } from 'node:fs';
 import { type FileHandle, realpath } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { dataFileOf, LOG_FOLDER } from '../../shared/mirror/delta-log.ts';
+import { dataFileOf, LOG_FOLDER, logFilesOf } from '../../shared/mirror/delta-log.ts';
 import {
   type LakeFile,
   type LakeManifest,
-  logOf,
   MANIFEST_FILE,
   MAX_ROOT_BYTES,
   manifestName,
@@ -319,7 +318,9 @@ class LakeReader {
     const { table, version } = note;
     if (folder === LOG_FOLDER) {
       const type = file.endsWith('.json') ? MANIFEST_TYPE : ROWS_TYPE;
-      return logOf(note).includes(file) ? { path: `${table}/${LOG_FOLDER}/${file}`, type } : undefined;
+      return logFilesOf(version, note.log_checkpoint).includes(file)
+        ? { path: `${table}/${LOG_FOLDER}/${file}`, type }
+        : undefined;
     }
     if (folder === undefined && file === noteName(version)) {
       return { path: `${PROOFS_FOLDER}/${table}/${file}`, type: MANIFEST_TYPE };

@@ -1,8 +1,8 @@
 /** A local copy of a remote lake, or of a service's exports: only what changed is downloaded, and every byte is verified. */
-import { coversInstrument } from '../keys/key.ts';
+import { coversInstrument } from '../instrument-names.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import { manifestBytes } from '../proof-log/signed-manifest.ts';
-import { dataFileOf, LOG_FOLDER } from './delta-log.ts';
+import { dataFileOf, LOG_FOLDER, logFilesOf } from './delta-log.ts';
 import { Downloads, inParallel } from './downloads.ts';
 import { mirrorExports } from './exports.ts';
 import { type MirrorCounts, MirrorFolder, type MirrorKind, type MirrorWork } from './folder.ts';
@@ -11,7 +11,6 @@ import {
   isChosen,
   type LakeFile,
   type LakeManifest,
-  logOf,
   MANIFEST_FILE,
   MAX_MANIFEST_BYTES,
   MAX_ROOT_BYTES,
@@ -285,7 +284,7 @@ class LakeMirror {
     this.#counts.files += files.length;
     this.#counts.unchanged += files.filter(({ path }) => !this.#touched.has(path)).length;
     for (const [name, bytes] of log) await folder.write(`${table}/${LOG_FOLDER}/${name}`, bytes);
-    const names = logOf(note);
+    const names = logFilesOf(note.version, note.log_checkpoint);
     for (const name of await folder.names(`${table}/${LOG_FOLDER}`)) {
       if (!names.includes(name)) await folder.remove([`${table}/${LOG_FOLDER}/${name}`]);
     }
@@ -356,14 +355,13 @@ class LakeMirror {
     const isHere = (await folder.sizeOf(file.path)) === file.bytes;
     const isWhole = isHere && (!verify || (await folder.holds(file, signal)));
     const isChecked = this.#checkedWith === null || this.#checkedWith === folder.state.checked_with;
-    let manifest = isWhole && isChecked && !verify ? undefined : await folder.read(file.manifest);
     const isKnown = isWhole && isChecked && !verify && (await folder.sizeOf(file.manifest)) !== undefined;
     if (!isKnown) {
-      if (!manifest || !isOf(manifest, table, file)) {
-        manifest = (await downloads.document(file.manifest, MAX_MANIFEST_BYTES))!.bytes;
-        checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
-        await folder.write(file.manifest, manifest);
-      } else checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+      const held = await folder.read(file.manifest);
+      const isHeld = held !== undefined && isOf(held, table, file);
+      const manifest = isHeld ? held : (await downloads.document(file.manifest, MAX_MANIFEST_BYTES))!.bytes;
+      checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+      if (!isHeld) await folder.write(file.manifest, manifest);
     }
     if (!isWhole) await folder.place(await downloads.file(file), file.path);
     this.#seen.add(file.path);
