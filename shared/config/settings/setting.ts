@@ -43,8 +43,7 @@ const notBlank = z.string().regex(/\S/, 'must not be blank');
 
 export const text = notBlank.describe('string');
 
-export const symbol = z
-  .string()
+export const symbol = notBlank
   .refine((text) => parseInstrument(text) !== undefined, `must be a symbol: ${SYMBOL_RULE}`)
   .describe('string');
 
