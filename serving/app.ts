@@ -273,7 +273,7 @@ function createRoutes(
       proofLog: services.proofLog,
     }),
     changesRoute({ feed: services.changes, limiter: limiters.discovery, places: services.places }),
-    ...lakeRoutes({ inspector, folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
+    ...lakeRoutes({ inspector, instruments, folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
     ...proofRoutes(services.proofLog.source),
     ...opsRoutes({ monitor, checks, queues, changes: services.changes, places: services.places }),
     metricsRoute(metrics),

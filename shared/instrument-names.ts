@@ -15,3 +15,17 @@ export const parseInstrument = (text: string): Instrument | undefined =>
 /** What event ids hold of a symbol: 28 bits of its digest, so that two databases give the same. */
 export const instrumentTag = (instrument: Instrument): number =>
   createHash('sha256').update(instrument).digest().readUInt32BE(0) >>> 4;
+
+/**
+ * Whether what a key is limited to covers an instrument. An entry is the key of a dataset, with all of its instruments, or
+ * `dataset:instrument`.
+ * @param entries null: the key is not limited
+ * @param instrument the symbol, of the default too; undefined of a dataset without instruments, and where any of them will do
+ */
+export const coversInstrument = (entries: readonly string[] | null, dataset: string, instrument?: string): boolean =>
+  entries === null ||
+  entries.some((entry) =>
+    instrument === undefined
+      ? entry.split(':', 1)[0] === dataset
+      : entry === dataset || entry === `${dataset}:${instrument}`,
+  );

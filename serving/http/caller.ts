@@ -6,7 +6,8 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
-import { coversInstrument, keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
+import { coversInstrument } from '../../shared/instrument-names.ts';
+import { keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
 import type { KeyRecord, KeyTerms } from '../../shared/keys/store.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';

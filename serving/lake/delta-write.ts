@@ -41,7 +41,7 @@ export function metaDataOf(
   options: { readonly held: MetaData | undefined; readonly keepMs: number; readonly nowMs: number },
 ): MetaData {
   const { held, keepMs, nowMs } = options;
-  const name = tableOf({ dataset: dataset.key, mode });
+  const name = tableOf(dataset, mode);
   const columns = partitionColumns(dataset);
   const own = [
     ...shapeOf(dataset, mode).fields.map(

@@ -1,6 +1,7 @@
 /** The layout of a lake: its tables, and how their rows are cut into files. docs/lake.md describes both. */
 import { createHash } from 'node:crypto';
-import { type Settings, settingValue } from '../../shared/config/settings.ts';
+import { defaultInstrument } from '../../shared/config/instruments.ts';
+import type { Settings } from '../../shared/config/settings.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Mode, PartitionKind } from '../../shared/registry/definition.ts';
@@ -59,15 +60,17 @@ export const SPANS: Readonly<Record<PartitionKind['kind'], Span>> = {
   vintage: YEAR,
 };
 
-/** The rows of a dataset in a mode on a day or in a year. A trade table is partitioned by instrument as well. */
+/** The rows of a dataset, or of its instrument, in a mode on a day or in a year. */
 export interface LakeFile {
-  readonly dataset: string;
+  readonly dataset: DatasetDefinition;
   readonly mode: Mode;
   readonly date: string;
+  /** Below its table, which has the rows of all instruments. */
+  readonly folder: string;
 }
 
 /** A table's folder below the lake. Without `key=value`, which readers would take for partitions. */
-export const tableOf = ({ dataset, mode }: Pick<LakeFile, 'dataset' | 'mode'>): string => `${dataset}/${mode}`;
+export const tableOf = ({ key }: Pick<DatasetDefinition, 'key'>, mode: Mode): string => `${key}/${mode}`;
 
 /** The columns that a table is partitioned by, in the order of its folders. A table cannot get one later. */
 export const partitionColumns = ({ partition, trades }: DatasetDefinition): readonly string[] => [
@@ -75,20 +78,15 @@ export const partitionColumns = ({ partition, trades }: DatasetDefinition): read
   ...(trades ? ['instrument'] : []),
 ];
 
-/** The symbol that the service keeps of an exchange. */
-export const instrumentOf = (settings: Settings, { trades, pinned }: DatasetDefinition): string | undefined =>
-  trades && String(settingValue(settings, pinned![0]));
+/** The folder of a file below its table. */
+export function folderOf(settings: Settings, dataset: DatasetDefinition, date: string): string {
+  const instrument = dataset.instrument ?? defaultInstrument(settings, dataset);
+  const folder = `${SPANS[dataset.partition.kind].column}=${date}`;
+  return instrument === undefined ? folder : `${folder}/instrument=${instrument}`;
+}
 
-/** What a folder's name cannot hold is percent-encoded. */
-const inName = (value: string): string =>
-  value.replaceAll(/[^A-Za-z0-9._-]/gu, (found) =>
-    [...Buffer.from(found)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, '0')}`).join(''),
-  );
-
-/** The folder of a file below its table, by the values of the partition columns. */
-export const folderOf = (values: Readonly<Record<string, string>>): string =>
-  Object.entries(values)
-    .map(([column, value]) => `${column}=${inName(value)}`)
-    .join('/');
+/** The values of the partition columns, which a folder's name has. */
+export const valuesOf = (folder: string): Readonly<Record<string, string>> =>
+  Object.fromEntries(folder.split('/').map((name) => name.split('=')));
 
 export const sha256Of = (bytes: Uint8Array | string): string => createHash('sha256').update(bytes).digest('hex');

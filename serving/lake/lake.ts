@@ -6,6 +6,7 @@ import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
 import { type Client, connect, LAKE_LOCK, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
+import { registeredInstruments } from '../../shared/db/instruments.ts';
 import { codeOf, type ErrorCode, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
@@ -19,7 +20,7 @@ import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { ReadFault } from '../read/read-model.ts';
 import type { LakeFolder } from './folder.ts';
 import { SPANS } from './format.ts';
-import { EVERYTHING, type LakeCounts, type LakeProgress, LakeWriter, type Scope, type Skipped } from './writer.ts';
+import { type LakeCounts, type LakeProgress, LakeWriter, type Scope, type Skipped } from './writer.ts';
 
 export interface LakeOptions {
   readonly settings: Settings;
@@ -100,17 +101,18 @@ class LakeCatalog implements AsyncDisposable {
   }
 
   /** The times that the leaves from `change` on touch, those without an index among them, by dataset. A partition that left the catalog has none any longer. */
-  async touched(change: number): Promise<Scope> {
+  async touched(change: number, datasets: readonly DatasetDefinition[]): Promise<Scope> {
     const { rows } = await this.#client.query(
       `select l.dataset_id, p.from_ms::text, p.to_ms::text from proof_leaves l left join partitions p using (dataset_id, partition_key)
        where (l.leaf_index >= $1 or l.leaf_index is null) and l.dataset_id is not null and l.kind in ('proved', 'revised', 'retracted', 'quarantined')
        order by l.leaf_index limit ${MAX_LEAVES + 1}`,
       [change],
     );
-    if (rows.length > MAX_LEAVES) return EVERYTHING;
+    if (rows.length > MAX_LEAVES) return new Map(datasets.map((dataset) => [dataset, 'all']));
+    const byNumber = new Map(datasets.map((dataset) => [dataset.number, dataset]));
     const scope = new Map<DatasetDefinition, Range[] | 'all'>();
     for (const { dataset_id: number, from_ms: from, to_ms: to } of rows) {
-      const dataset = [...DATASETS.values()].find((one) => one.number === number);
+      const dataset = byNumber.get(number);
       if (!dataset) continue;
       const ranges = scope.get(dataset) ?? [];
       if (ranges === 'all') continue;
@@ -118,6 +120,11 @@ class LakeCatalog implements AsyncDisposable {
       else scope.set(dataset, [...ranges, { from: Number(from), to: Number(to) }]);
     }
     return scope;
+  }
+
+  /** The datasets, and what was ever proved of other instruments than their defaults. */
+  async datasets(): Promise<DatasetDefinition[]> {
+    return [...DATASETS.values(), ...(await registeredInstruments(this.#client))];
   }
 
   /** The versions of coverage: a check of a source prolongs its coverage without a leaf. */
@@ -151,8 +158,8 @@ export class Lake implements AsyncDisposable {
   readonly #pool: PgPool;
   #catalog: LakeCatalog;
   #writer: LakeWriter;
-  /** The datasets that are to be compared as a whole. */
-  #whole = new Set(EVERYTHING.keys());
+  /** The datasets that were compared as a whole, of which new leaves say what changed since. */
+  readonly #compared = new Set<DatasetDefinition>();
   /** The versions of coverage that were looked at. */
   #versions: ReadonlyMap<number, string> = new Map();
 
@@ -177,7 +184,7 @@ export class Lake implements AsyncDisposable {
 
   /** Brings the lake to what is proved now. */
   async write(): Promise<LakeReport> {
-    this.#whole = new Set(EVERYTHING.keys());
+    this.#compared.clear();
     await this.#bring(0);
     return this.report();
   }
@@ -224,23 +231,22 @@ export class Lake implements AsyncDisposable {
     await this.#catalog[Symbol.asyncDispose]();
     this.#catalog = await LakeCatalog.open(this.#options.databaseUrl, this.#options.folder.location);
     this.#writer = await openWriter(this.#options, this.#pool);
-    this.#whole = new Set(EVERYTHING.keys());
+    this.#compared.clear();
   }
 
   /** What the lake may lack: by leaves since its change, and as a whole where that does not tell. */
-  async #scope(): Promise<Scope> {
+  async #scope(datasets: readonly DatasetDefinition[]): Promise<Scope> {
     const versions = await this.#catalog.versions();
-    const scope = new Map(await this.#catalog.touched(this.#writer.change));
-    for (const { dataset: key } of this.#writer.skipped) {
-      // What was refused may be allowed now, without a leaf.
-      for (const dataset of DATASETS.values()) if (dataset.key === key) this.#whole.add(dataset);
-    }
-    for (const dataset of DATASETS.values()) {
+    const scope = new Map(await this.#catalog.touched(this.#writer.change, datasets));
+    const skipped = new Set(this.#writer.skipped.map(({ dataset }) => dataset));
+    for (const dataset of datasets) {
       const isChanged = this.#versions.get(dataset.number) !== versions.get(dataset.number);
-      if (isChanged && SPANS[dataset.partition.kind].reachesFar) this.#whole.add(dataset);
+      if (isChanged && SPANS[dataset.partition.kind].reachesFar) this.#compared.delete(dataset);
+      // What was refused may be allowed now, without a leaf.
+      if (skipped.has(dataset.key)) this.#compared.delete(dataset);
+      if (!this.#compared.has(dataset)) scope.set(dataset, 'all');
     }
     this.#versions = versions;
-    for (const dataset of this.#whole) scope.set(dataset, 'all');
     return scope;
   }
 
@@ -253,9 +259,10 @@ export class Lake implements AsyncDisposable {
       const before = this.#writer.written;
       // First: a leaf that came between the two would be stated and never written.
       const change = await this.#catalog.change();
-      const scope = await this.#scope();
-      const { done, waiting } = await this.#writer.pass(scope, change, pauseMs);
-      for (const dataset of done) this.#whole.delete(dataset);
+      const datasets = await this.#catalog.datasets();
+      const scope = await this.#scope(datasets);
+      const { done, waiting } = await this.#writer.pass({ datasets, scope, change, pauseMs });
+      for (const dataset of done) this.#compared.add(dataset);
       if ([...scope.keys()].every((dataset) => done.has(dataset) || waiting.has(dataset))) break;
       fruitless = this.#writer.written > before ? 0 : fruitless + 1;
       if (fruitless === MAX_FRUITLESS) {

@@ -5,7 +5,7 @@
  * any longer and go.
  */
 import { randomBytes } from 'node:crypto';
-import { link, lstat, readdir, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
+import { link, lstat, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
   type Action,
@@ -32,10 +32,19 @@ import {
   proofsOf,
   type TableVersion,
 } from '../../shared/mirror/lake-manifest.ts';
-import { makeFolder, refuseLinks, syncFolder, writeDurably } from '../../shared/proof-log/folder.ts';
+import {
+  isMissing,
+  makeFolder,
+  namesIn,
+  readIfThere,
+  refuseLinks,
+  syncFolder,
+  writeDurably,
+} from '../../shared/proof-log/folder.ts';
 import type { Signer } from '../../shared/proof-log/note.ts';
 import { manifestBytes, signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { checkpointOf, PROTOCOL, statsOf } from './delta-write.ts';
+import { valuesOf } from './format.ts';
 
 /** What the manifest of a file of rows says of it. */
 export interface FileFacts {
@@ -64,12 +73,10 @@ export interface Commit {
   readonly remove: readonly string[];
   readonly add: readonly FileFacts[];
   readonly metaData: MetaData;
-  /** The values of the partition columns of a date. */
-  readonly valuesOf: (date: string) => Readonly<Record<string, string>>;
   readonly change: number;
   /** Of the proof log. */
   readonly checkpoint: string | null;
-  /** The dates whose rows were withdrawn: their bytes go at once, with those of older versions. */
+  /** The folders whose rows were withdrawn: their bytes go at once, with those of older versions. */
   readonly withdrawn: ReadonlySet<string>;
 }
 
@@ -77,7 +84,6 @@ export interface Commit {
 const CHECKPOINT_COMMITS = 10;
 
 const codeOf = (error: unknown) => String((error as NodeJS.ErrnoException | null)?.code);
-const isMissing = (error: unknown) => codeOf(error) === 'ENOENT' || codeOf(error) === 'ENOTDIR';
 /** What file systems without hard links answer, such as exFAT's. */
 const NO_LINKS: ReadonlySet<string> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS']);
 
@@ -127,7 +133,7 @@ export class LakeTable {
   }
 
   async #open(): Promise<void> {
-    const log = (await names(this.#path(LOG_FOLDER))).flatMap((name) => logFileOf(name) ?? []);
+    const log = (await namesIn(this.#path(LOG_FOLDER))).flatMap((name) => logFileOf(name) ?? []);
     const version = Math.max(-1, ...log.map((file) => file.version));
     if (version >= 0) {
       const checkpoints = log.filter(({ isCheckpoint }) => isCheckpoint).map((file) => file.version);
@@ -160,7 +166,7 @@ export class LakeTable {
 
   async #manifests(): Promise<Map<string, FileFacts>> {
     const found = new Map<string, FileFacts>();
-    for (const name of await names(this.#proof())) {
+    for (const name of await namesIn(this.#proof())) {
       if (/^\d{20}\.json$/.test(name)) continue;
       const facts = factsOf(await readFile(this.#proof(name), 'utf8'));
       if (facts && manifestName(facts.name) === name) found.set(facts.name, facts);
@@ -171,7 +177,7 @@ export class LakeTable {
 
   /** Sizes of the files of rows in the folder of the table. Files of others are left alone. */
   async #filesBelow(folder: string, found: Map<string, number>): Promise<void> {
-    for (const name of await names(this.#path(folder))) {
+    for (const name of await namesIn(this.#path(folder))) {
       const path = folder === '' ? name : `${folder}/${name}`;
       const stats = await lstat(this.#path(path));
       if (stats.isDirectory() && name.includes('=')) await this.#filesBelow(path, found);
@@ -212,7 +218,7 @@ export class LakeTable {
   async commit(commit: Commit): Promise<boolean> {
     const { remove, add, metaData, change, checkpoint } = commit;
     const now = this.#deps.now();
-    const isWithdrawn = (name: string) => commit.withdrawn.has(dataFileOf(name)?.date ?? '');
+    const isWithdrawn = (name: string) => commit.withdrawn.has(dirname(name));
     const withdrawn = remove.filter(isWithdrawn);
     for (const name of this.#snapshot.removed.keys()) if (isWithdrawn(name)) await this.#delete(name);
     // A writer that is killed before it deletes them leaves files without manifests, which the next one deletes.
@@ -240,7 +246,7 @@ export class LakeTable {
       const deleted = { deletionTimestamp: now, dataChange: true, extendedFileMetadata: true };
       actions.push({ remove: { path, ...deleted, partitionValues, size } });
     }
-    for (const facts of add) actions.push({ add: await this.#added(facts, commit.valuesOf(facts.date)) });
+    for (const facts of add) actions.push({ add: await this.#added(facts) });
     while (!(await this.#put(actions))) if (await this.meet()) return false;
     this.#snapshot.apply(this.version + 1, actions);
     this.committedAt = performance.now();
@@ -258,13 +264,12 @@ export class LakeTable {
     return true;
   }
 
-  async #added({ name, bytes }: FileFacts, partitionValues: Readonly<Record<string, string>>): Promise<Added> {
+  async #added({ name, folder, bytes }: FileFacts): Promise<Added> {
     const path = this.#path(name);
     const { mtimeMs } = await stat(path);
     return {
-      // Percent signs of folders are encoded once more.
-      path: name.replaceAll('%', '%25'),
-      partitionValues,
+      path: name,
+      partitionValues: valuesOf(folder),
       size: bytes,
       modificationTime: Math.floor(mtimeMs),
       dataChange: true,
@@ -307,13 +312,8 @@ export class LakeTable {
     let isOther = false;
     for (let version = this.version + 1; ; version++) {
       const name = commitName(version);
-      let bytes: Buffer;
-      try {
-        bytes = await readFile(this.#path(LOG_FOLDER, name));
-      } catch (error) {
-        if (!isMissing(error)) throw error;
-        break;
-      }
+      const bytes = await readIfThere(this.#path(LOG_FOLDER, name));
+      if (!bytes) break;
       const actions = actionsOf(name, bytes);
       this.#snapshot.apply(version, actions);
       isOther ||= actions.some(({ add, remove, txn }) => add || remove || txn?.appId === APP_ID);
@@ -351,7 +351,7 @@ export class LakeTable {
   /** Deletes the versions before the newest checkpoint that is older than what is kept. */
   async #clearLog(): Promise<void> {
     const kept = this.#deps.now() - this.#deps.keepMs;
-    const log = (await names(this.#path(LOG_FOLDER))).flatMap((name) => {
+    const log = (await namesIn(this.#path(LOG_FOLDER))).flatMap((name) => {
       const file = logFileOf(name);
       return file ? [{ name, ...file }] : [];
     });
@@ -469,15 +469,5 @@ function factsOf(text: string): FileFacts | undefined {
     return { name, folder: file.folder, date: file.date, rows, bytes, sha256, synthetic, state: run.state_sha256 };
   } catch {
     return undefined;
-  }
-}
-
-/** Names in a folder, sorted; none where it is missing. */
-async function names(path: string): Promise<string[]> {
-  try {
-    return (await readdir(path)).sort();
-  } catch (error) {
-    if (isMissing(error)) return [];
-    throw error;
   }
 }

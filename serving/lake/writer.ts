@@ -2,7 +2,7 @@
  * Brings a lake to what the catalog proves now: writes new and changed files, and commits what changed to each table. A pass may be
  * killed at any instant; the next one compares and goes on.
  */
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Settings } from '../../shared/config/settings.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -12,6 +12,7 @@ import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
+import { baseOf } from '../../shared/registry/instruments.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
 import type { PgPool } from '../db/pool.ts';
@@ -22,7 +23,7 @@ import { ReadFault } from '../read/read-model.ts';
 import { Session } from '../read/snapshot/session.ts';
 import { metaDataOf } from './delta-write.ts';
 import { type LakeFolder, notWritten } from './folder.ts';
-import { folderOf, instrumentOf, type LakeFile, MODES, SPANS, tableOf } from './format.ts';
+import { folderOf, type LakeFile, MODES, SPANS, tableOf, valuesOf } from './format.ts';
 import { factsOf, isWithdrawn, type PlannedFile, planDataset, reachOf } from './plan.ts';
 import { type FileFacts, LakeTable } from './table.ts';
 
@@ -54,10 +55,6 @@ export interface Skipped {
 /** What to compare: all of a dataset, or some dates of it. */
 export type Scope = ReadonlyMap<DatasetDefinition, readonly Range[] | 'all'>;
 
-export const EVERYTHING: Scope = new Map(
-  [...DATASETS.values()].map((dataset) => [dataset as DatasetDefinition, 'all']),
-);
-
 export interface LakeCounts {
   written: number;
   replaced: number;
@@ -71,19 +68,29 @@ const CONCURRENCY = 2;
 /** The name of a file in progress, without its extension. */
 const STEM = 'rows';
 
-/** What a pass found out about a dataset. */
+export interface Pass {
+  /** The datasets and their other instruments. */
+  readonly datasets: readonly DatasetDefinition[];
+  readonly scope: Scope;
+  /** Every change up to this one is in the catalog that the pass reads. */
+  readonly change: number;
+  /** Between two commits of a table, unless rows were withdrawn. */
+  readonly pauseMs: number;
+}
+
+type WantedFile = PlannedFile & LakeFile;
+
+/** What a pass found out about a dataset or an instrument. */
 interface Plan {
   readonly dataset: DatasetDefinition;
   /** Files that are to be written. */
-  readonly missing: readonly PlannedFile[];
+  readonly missing: readonly WantedFile[];
   /** Files that the lake holds and should not. */
   readonly surplus: readonly LakeFile[];
   /** Files whose rows were withdrawn in part: they go, and are written anew. */
   readonly withdrawn: readonly LakeFile[];
   /** Not for a dataset outside of the scope. */
   readonly isCompared: boolean;
-  /** Its tables were committed to a moment ago, and nothing of it was withdrawn. */
-  readonly waits: boolean;
 }
 
 export interface PassResult {
@@ -105,6 +112,7 @@ export class LakeWriter {
   readonly #deps: LakeDeps;
   /** By file the state of which the service read no row. A second look tells a change of the catalog from a fault. */
   readonly #absent = new Map<string, string>();
+  #datasets: readonly DatasetDefinition[] = [];
   #change = 0;
   #rowsWritten = 0;
   #checkpoint: string | null = null;
@@ -130,8 +138,8 @@ export class LakeWriter {
     const root = await folder.readRoot();
     await folder.clear();
     this.#change = root?.change ?? 0;
-    for (const dataset of DATASETS.keys()) {
-      for (const mode of MODES) await this.#openTable(tableOf({ dataset, mode }));
+    for (const dataset of DATASETS.values()) {
+      for (const mode of MODES) await this.#openTable(tableOf(dataset, mode));
     }
     // First of all, so that a folder which a killed writer left is still known as a lake.
     await this.#writeRoot();
@@ -160,27 +168,31 @@ export class LakeWriter {
     return { files, rows, bytes };
   }
 
-  /**
-   * Compares the lake with the catalog, writes, commits.
-   * @param change every change up to this one is in the catalog that the pass reads
-   * @param pauseMs between two commits of a table, unless rows were withdrawn
-   */
-  async pass(scope: Scope, change: number, pauseMs: number): Promise<PassResult> {
+  /** Compares the lake with the catalog, writes, commits. */
+  async pass({ datasets, scope, change, pauseMs }: Pass): Promise<PassResult> {
     try {
+      this.#datasets = datasets;
       for (const table of this.tables.values()) await table.meet();
-      const all = await this.#plan(scope, pauseMs);
-      for (const plan of all) await this.#withdraw(plan, change);
-      const plans = all.filter(({ waits }) => !waits);
-      const unfinished = await this.#writeAll(plans, change);
+      const plans = await this.#plan(scope);
+      // The instruments of a dataset share its tables.
+      const ofTables = [...Map.groupBy(plans, ({ dataset }) => baseOf(dataset)).values()];
+      for (const own of ofTables) await this.#withdraw(own, change);
+      const waits = ofTables.filter((own) => this.#waits(own, pauseMs));
+      const unfinished = await this.#writeAll(
+        plans.filter((plan) => !waits.some((own) => own.includes(plan))),
+        change,
+      );
       const done = new Set<DatasetDefinition>();
-      for (const plan of plans) {
-        if (!plan.isCompared || unfinished.has(plan.dataset)) continue;
-        if (await this.#commit(plan.dataset, change)) done.add(plan.dataset);
+      for (const own of ofTables) {
+        const compared = own.flatMap(({ dataset, isCompared }) => (isCompared ? dataset : []));
+        if (compared.length === 0 || waits.includes(own) || own.some(({ dataset }) => unfinished.has(dataset)))
+          continue;
+        if (await this.#commit(own[0].dataset, change)) for (const dataset of compared) done.add(dataset);
       }
       const isDone = [...scope.keys()].every((dataset) => done.has(dataset));
       if (isDone && this.failed.size === 0) this.#change = change;
       await this.#writeRoot();
-      return { done, waiting: new Set(all.flatMap(({ waits, dataset }) => (waits ? dataset : []))) };
+      return { done, waiting: new Set(waits.flat().map(({ dataset }) => dataset)) };
     } catch (error) {
       if (error instanceof ReadFault || this.#deps.signal.aborted) throw error;
       const { location } = this.#deps.folder;
@@ -190,7 +202,7 @@ export class LakeWriter {
   }
 
   /** @throws TidemarkError CONFIGURATION_INVALID where the rights matrix cannot be read: then nothing is known of any right */
-  async #plan(scope: Scope, pauseMs: number): Promise<Plan[]> {
+  async #plan(scope: Scope): Promise<Plan[]> {
     const { pool, rights } = this.#deps;
     const matrix = rights.current();
     if ('faults' in matrix) {
@@ -205,16 +217,15 @@ export class LakeWriter {
       const session = new Session(connection);
       await session.begin({ steps: [] });
       this.#checkpoint = signedHead(await session.rows(HEAD_SQL)).checkpoint;
-      for (const dataset of DATASETS.values()) {
+      for (const dataset of this.#datasets) {
         const why = await this.#refusal(session, dataset);
-        if (why !== undefined && why !== '') skipped.push({ dataset: dataset.key, why });
+        const isKnown = skipped.some((one) => one.dataset === dataset.key);
+        if (why !== undefined && why !== '' && !isKnown) skipped.push({ dataset: dataset.key, why });
         const found =
           why === undefined
             ? await this.#compare(session, dataset, scope.get(dataset))
             : { missing: [], surplus: this.#held(dataset), withdrawn: [] };
-        const isNews = found.surplus.length + found.withdrawn.length > 0;
-        const waits = !isNews && found.missing.length > 0 && this.#committedWithin(dataset, pauseMs);
-        plans.push({ dataset, ...found, isCompared: scope.has(dataset), waits });
+        plans.push({ dataset, ...found, isCompared: scope.has(dataset) });
       }
       await session.commit();
       pool.release(connection);
@@ -226,8 +237,12 @@ export class LakeWriter {
     return plans;
   }
 
-  #committedWithin(dataset: DatasetDefinition, ms: number): boolean {
-    return MODES.some((mode) => performance.now() - this.#tableOf(dataset, mode).committedAt < ms);
+  /** Whether the tables of these were committed to a moment ago, and nothing of them was withdrawn. */
+  #waits(plans: readonly Plan[], pauseMs: number): boolean {
+    if (plans.some(({ surplus, withdrawn }) => surplus.length + withdrawn.length > 0)) return false;
+    if (plans.every(({ missing }) => missing.length === 0)) return false;
+    const [{ dataset }] = plans;
+    return MODES.some((mode) => performance.now() - this.#tableOf(dataset, mode).committedAt < pauseMs);
   }
 
   /** Why the lake may hold nothing of the dataset; empty where nothing is proved. Undefined: it may. */
@@ -245,23 +260,27 @@ export class LakeWriter {
   }
 
   #tableOf(dataset: DatasetDefinition, mode: Mode): LakeTable {
-    return this.tables.get(tableOf({ dataset: dataset.key, mode }))!;
+    return this.tables.get(tableOf(dataset, mode))!;
   }
 
-  /** The dates that the tables of a dataset hold, or could not get. */
+  /** What the tables hold of a dataset or an instrument, or could not get. */
   #held(dataset: DatasetDefinition): LakeFile[] {
     const found = new Map<string, LakeFile>();
+    // What nobody else owns is the default's: the symbol of a lake may be one that the database does not know.
+    const others = new Map(
+      this.#datasets.filter(({ base }) => base === baseOf(dataset)).map((one) => [String(one.instrument), one]),
+    );
     for (const mode of MODES) {
       const { active, staged, lost } = this.#tableOf(dataset, mode);
-      const dates = [...active.values(), ...staged.values(), ...[...lost].flatMap((name) => dataFileOf(name) ?? [])];
-      for (const { date } of dates) {
-        const file: LakeFile = { dataset: dataset.key, mode, date };
+      const files = [...active.values(), ...staged.values(), ...[...lost].flatMap((name) => dataFileOf(name) ?? [])];
+      for (const { date, folder } of files) {
+        const { instrument } = valuesOf(folder);
+        if ((others.get(instrument) ?? baseOf(dataset)) !== dataset) continue;
+        const file: LakeFile = { dataset, mode, date, folder };
         found.set(idOf(file), file);
       }
     }
-    for (const { dataset: key, mode, date } of this.failed.values()) {
-      if (key === dataset.key) found.set(idOf({ dataset: key, mode, date }), { dataset: key, mode, date });
-    }
+    for (const [id, file] of this.failed) if (file.dataset === dataset) found.set(id, file);
     return [...found.values()];
   }
 
@@ -271,18 +290,19 @@ export class LakeWriter {
     dataset: DatasetDefinition,
     scope: readonly Range[] | 'all' | undefined,
   ): Promise<Pick<Plan, 'missing' | 'surplus' | 'withdrawn'>> {
+    if (scope === undefined) return { missing: [], surplus: [], withdrawn: [] };
     const span = SPANS[dataset.partition.kind];
     const held = this.#held(dataset);
     const startOf = ({ date }: LakeFile) => span.windowOf(date).from;
     const starts = [...new Set(held.map(startOf))].sort((a, b) => a - b);
-    const missing = new Map<string, PlannedFile>();
+    const missing = new Map<string, WantedFile>();
     const surplus = new Map<string, LakeFile>();
     const withdrawn: LakeFile[] = [];
-    for (const reach of scope === 'all' ? [undefined] : reachOf(dataset, scope ?? [], starts)) {
+    for (const reach of scope === 'all' ? [undefined] : reachOf(dataset, scope, starts)) {
       const isCompared = (from: number) => !reach || (from >= reach.compared.from && from < reach.compared.to);
-      const wanted = new Map(
-        (await planDataset(session, dataset, reach?.planned)).map((file) => [idOfPlanned(file), file]),
-      );
+      const planned = await planDataset(session, dataset, reach?.planned);
+      const files = planned.map((file): WantedFile => ({ ...file, folder: this.#folderOf(dataset, file.date) }));
+      const wanted = new Map(files.map((file) => [idOf(file), file]));
       for (const [id, file] of wanted) {
         if (!isCompared(file.window.from) || this.#has(file) || this.failed.get(id)?.state === file.state) continue;
         if (this.#absent.get(id) === file.state && !this.#activeOf(file)) continue;
@@ -291,53 +311,53 @@ export class LakeWriter {
       for (const file of held) if (isCompared(startOf(file)) && !wanted.has(idOf(file))) surplus.set(idOf(file), file);
     }
     for (const file of missing.values()) {
-      const { mode, date } = file;
-      if (!this.#activeOf(file) || !(await isWithdrawn(session, dataset, date, this.#change))) continue;
-      withdrawn.push({ dataset: dataset.key, mode, date });
+      if (this.#activeOf(file) && (await isWithdrawn(session, dataset, file.date, this.#change))) withdrawn.push(file);
     }
     return { missing: [...missing.values()], surplus: [...surplus.values()], withdrawn };
   }
 
   /** Whether a whole file of that state is there, committed or not. */
-  #has({ dataset, mode, date, state }: PlannedFile): boolean {
+  #has({ dataset, mode, folder, state }: WantedFile): boolean {
     const table = this.#tableOf(dataset, mode);
-    const folder = this.#folderOf(dataset, date);
     return [table.active, table.staged].some((files) => files.get(folder)?.state === state);
   }
 
-  #activeOf({ dataset, mode, date }: Pick<PlannedFile, 'dataset' | 'mode' | 'date'>): FileFacts | undefined {
-    return this.#tableOf(dataset, mode).active.get(this.#folderOf(dataset, date));
+  #activeOf({ dataset, mode, folder }: LakeFile): FileFacts | undefined {
+    return this.#tableOf(dataset, mode).active.get(folder);
   }
 
-  /** Removes what should not be there, before anything is written. */
-  async #withdraw({ dataset, surplus, withdrawn, missing }: Plan, change: number): Promise<void> {
+  /** Removes what should not be in the tables of a dataset, before anything is written. */
+  async #withdraw(plans: readonly Plan[], change: number): Promise<void> {
+    const [{ dataset }] = plans;
+    const of = (list: 'surplus' | 'withdrawn' | 'missing') => plans.flatMap((plan): readonly LakeFile[] => plan[list]);
     // Nothing is tried again that should not be there.
-    for (const file of surplus) this.failed.delete(idOf(file));
+    for (const file of of('surplus')) this.failed.delete(idOf(file));
     for (const mode of MODES) {
-      const dates = new Set([...surplus, ...withdrawn].filter((file) => file.mode === mode).map(({ date }) => date));
-      if (dates.size === 0) continue;
+      const isOfMode = (file: LakeFile) => file.mode === mode;
+      const folders = new Set([...of('surplus'), ...of('withdrawn')].filter(isOfMode).map(({ folder }) => folder));
+      if (folders.size === 0) continue;
       // A table that lacks files yet is not of the change.
-      const isWhole = !missing.some((file) => file.mode === mode) && this.failed.size === 0;
-      await this.#removeDates(dataset, mode, dates, isWhole ? change : undefined);
+      const isWhole = !of('missing').some(isOfMode) && this.failed.size === 0;
+      await this.#remove(dataset, mode, folders, isWhole ? change : undefined);
     }
   }
 
-  async #removeDates(
+  async #remove(
     dataset: DatasetDefinition,
     mode: Mode,
-    dates: ReadonlySet<string>,
+    folders: ReadonlySet<string>,
     change: number | undefined,
   ): Promise<void> {
     const table = this.#tableOf(dataset, mode);
-    const isOf = (name: string) => dates.has(dataFileOf(name)?.date ?? '');
-    for (const { folder, date } of [...table.staged.values()]) if (dates.has(date)) await table.drop(folder);
+    const isOf = (name: string) => folders.has(dirname(name));
+    for (const folder of folders) await table.drop(folder);
     for (;;) {
       const active = [...table.active.values()].map(({ name }) => name);
       const remove = [...active, ...table.lost].filter(isOf);
       if (table.version < 0) return;
       const isDone = await table.commit({
         ...this.#commitOf(dataset, mode),
-        ...{ remove, add: [], withdrawn: dates, change: change ?? table.change },
+        ...{ remove, add: [], withdrawn: folders, change: change ?? table.change },
       });
       if (!isDone) continue;
       this.counts.removed += remove.length;
@@ -350,23 +370,17 @@ export class LakeWriter {
     const held = this.#tableOf(dataset, mode).metaData;
     return {
       metaData: metaDataOf(dataset, mode, { held, keepMs: settings.limits.lakeKeepMs, nowMs: artifacts.now() }),
-      valuesOf: (date: string) => this.#valuesOf(dataset, date),
       checkpoint: this.#checkpoint,
     };
   }
 
-  #valuesOf(dataset: DatasetDefinition, date: string): Record<string, string> {
-    const instrument = instrumentOf(this.#deps.settings, dataset);
-    return { [SPANS[dataset.partition.kind].column]: date, ...(instrument !== undefined && { instrument }) };
-  }
-
   #folderOf(dataset: DatasetDefinition, date: string): string {
-    return folderOf(this.#valuesOf(dataset, date));
+    return folderOf(this.#deps.settings, dataset, date);
   }
 
   /** Commits the staged files of a dataset, whose tables then are of the change. @returns whether both are */
   async #commit(dataset: DatasetDefinition, change: number): Promise<boolean> {
-    const isFailed = [...this.failed.values()].some((file) => file.dataset === dataset.key);
+    const isFailed = [...this.failed.values()].some((file) => file.dataset.key === dataset.key);
     for (const mode of MODES) {
       const table = this.#tableOf(dataset, mode);
       const add = [...table.staged.values()];
@@ -423,15 +437,14 @@ export class LakeWriter {
   }
 
   /** Writes one file as an export of its window. @returns whether the plan still held for it */
-  async #write(file: PlannedFile, change: number, signal: AbortSignal): Promise<boolean> {
+  async #write(file: WantedFile, change: number, signal: AbortSignal): Promise<boolean> {
     const { artifacts, rights, folder, synthetic } = this.#deps;
-    const { dataset, mode, date, window, state } = file;
+    const { dataset, mode, date, folder: below, window, state } = file;
     const table = this.#tableOf(dataset, mode);
-    const id = idOfPlanned(file);
+    const id = idOf(file);
     try {
       const granted = exportRights(rights, [dataset]);
       const directory = await folder.stage(id.replaceAll('/', '~'));
-      const below = this.#folderOf(dataset, date);
       const active = this.#activeOf(file);
       const manifest = await writeFiles(
         { ...artifacts, splitRows: Number.POSITIVE_INFINITY },
@@ -464,7 +477,7 @@ export class LakeWriter {
       await table.drop(below);
       if (rows === 0) {
         this.#absent.set(id, state);
-        if (active) await this.#removeDates(dataset, mode, new Set([date]), undefined);
+        if (active) await this.#remove(dataset, mode, new Set([below]), undefined);
       } else if (name === active?.name) await table.describe(facts, manifestBytes(manifest));
       else await table.stage(facts, join(directory, `${STEM}.parquet`), manifestBytes(manifest));
       await folder.unstage(id.replaceAll('/', '~'));
@@ -478,9 +491,9 @@ export class LakeWriter {
   }
 
   /** @returns as #write. @throws what ends the pass */
-  async #notWritten(file: PlannedFile, error: unknown): Promise<boolean> {
-    const { dataset, mode, date, state } = file;
-    const id = idOfPlanned(file);
+  async #notWritten(file: WantedFile, error: unknown): Promise<boolean> {
+    const { dataset, mode, folder, state } = file;
+    const id = idOf(file);
     // The next plan finds what has changed since this one: rights, or that nothing is proved any longer.
     if (error instanceof Problem) return false;
     if (error instanceof ReadFault && error.kind === 'no_rows' && this.#absent.get(id) !== state) {
@@ -489,9 +502,9 @@ export class LakeWriter {
     }
     if (!(error instanceof ReadFault) || error.kind === 'backend' || error.kind === 'timeout') throw error;
     this.#deps.log.error({ err: error, file: id }, 'a file of the lake cannot be written');
-    this.failed.set(id, { dataset: dataset.key, mode, date, state, why: explain(error) });
+    this.failed.set(id, { ...file, why: explain(error) });
     // What it held is of another state, which may have been taken back.
-    await this.#removeDates(dataset, mode, new Set([date]), undefined);
+    await this.#remove(dataset, mode, new Set([folder]), undefined);
     return true;
   }
 
@@ -513,8 +526,7 @@ export class LakeWriter {
   }
 }
 
-const idOf = ({ dataset, mode, date }: LakeFile): string => `${dataset}/${mode}/${date}`;
-const idOfPlanned = ({ dataset, mode, date }: PlannedFile) => idOf({ dataset: dataset.key, mode, date });
+const idOf = ({ dataset, mode, folder }: LakeFile): string => `${tableOf(dataset, mode)}/${folder}`;
 
 /** Rows may have become others since the plan. @throws Problem */
 function requireAllowed(granted: ExportRights, manifest: { readonly synthetic: boolean }, synthetic: boolean): void {

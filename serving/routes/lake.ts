@@ -7,11 +7,10 @@ import { createHash } from 'node:crypto';
 import type { BigIntStats } from 'node:fs';
 import { type FileHandle, realpath } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { dataFileOf, LOG_FOLDER } from '../../shared/mirror/delta-log.ts';
+import { dataFileOf, LOG_FOLDER, logFilesOf } from '../../shared/mirror/delta-log.ts';
 import {
   type LakeFile,
   type LakeManifest,
-  logOf,
   MANIFEST_FILE,
   MAX_ROOT_BYTES,
   manifestName,
@@ -26,8 +25,10 @@ import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { INSTRUMENT_HEADERS, instrumentHeader } from '../contract/instruments.ts';
 import { Problem } from '../contract/problems.ts';
 import type { Inspector } from '../discovery/inspector.ts';
+import type { Instruments } from '../discovery/instruments.ts';
 import { ProvedFiles } from '../exports/files.ts';
 import { answerBytes, requireAccept } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
@@ -43,10 +44,12 @@ import {
 } from '../http/routes.ts';
 import { isTagged, sendFile } from '../http/send-file.ts';
 import { isWithdrawn } from '../lake/plan.ts';
+import type { Session } from '../read/snapshot/session.ts';
 import { checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
 export interface LakeRouteDeps {
   readonly inspector: Inspector;
+  readonly instruments: Instruments;
   /** SVC_LAKE_FOLDER. */
   readonly folder: string | undefined;
   readonly rights: RightsStore;
@@ -95,8 +98,7 @@ const rootRoute = (opened: () => LakeReader, { rights }: LakeRouteDeps): Route =
     const root = await lake.root();
     const tables = root.tables.filter((note) => {
       const { dataset } = partsOf(note.table);
-      const known = DATASETS.get(dataset as DatasetKey);
-      return known !== undefined && caller.covers(known) && isAllowed(rights, note);
+      return DATASETS.has(dataset) && caller.coversAny(dataset) && isAllowed(rights, note);
     });
     answerManifest(exchange, manifestBytes({ ...root, tables }));
   },
@@ -173,7 +175,7 @@ const FILE_ROUTES: readonly FileRoute[] = [
 
 const fileRoute = (
   opened: () => LakeReader,
-  { inspector, rights, stallTimeoutMs }: LakeRouteDeps,
+  { inspector, instruments, rights, stallTimeoutMs }: LakeRouteDeps,
   route: FileRoute,
 ): Route => ({
   method: 'GET',
@@ -183,8 +185,9 @@ const fileRoute = (
   async handle(exchange) {
     const { params, url, request, caller } = exchange;
     queryParams(url, NO_PARAMETERS);
+    const base = DATASETS.get(params.dataset);
     // Before existence.
-    caller.requireDatasets([...DATASETS.values()].filter(({ key }) => params.dataset === key));
+    if (base) caller.requireAny(base);
     const lake = opened();
     const root = await lake.root();
     const note = root.tables.find(({ table }) => table === `${params.dataset}/${params.mode}`);
@@ -194,20 +197,25 @@ const fileRoute = (
     }
     const { path, rows, type } = found;
     const grant = grantOf(rights, params.dataset);
+    const placed = rows && dataFileOf(rows.name)!;
+    const dataset = placed && (await instruments.ofPath(caller, base!, placed.instrument));
     const problem = note.synthetic ? undefined : realRowsProblem(grant, params.dataset as DatasetKey);
     if (problem) throw problem;
     requireAccept(request, type);
     await using file = await lake.open(path, found.isNamedByDigest ? rows : undefined);
-    const dataset = DATASETS.get(params.dataset)!;
-    const date = rows && dataFileOf(rows.name)!.date;
-    if (date && (await inspector.run(exchange, (session) => isWithdrawn(session, dataset, date, root.change)))) {
+    const isGone = (session: Session) => isWithdrawn(session, dataset!, placed!.date, root.change);
+    if (placed && (await inspector.run(exchange, isGone))) {
       throw new Problem(
         'LAKE_FILE_ALTERED',
         `Rows of ${path} were withdrawn after the lake was written. A writer that follows (\`./tidemark lake --follow\`) brings the lake up to date within seconds; else the operator runs \`./tidemark lake\` again.`,
       );
     }
-    const synthetic: Record<string, string> = note.synthetic ? { 'X-Svc-Synthetic': 'true' } : {};
-    await sendFile(exchange, { ...file, stallTimeoutMs, headers: { ...headersOf(type), ...synthetic } });
+    const headers = {
+      ...headersOf(type),
+      ...(note.synthetic && { 'X-Svc-Synthetic': 'true' }),
+      ...(dataset && instrumentHeader(dataset)),
+    };
+    await sendFile(exchange, { ...file, stallTimeoutMs, headers });
   },
 });
 
@@ -310,7 +318,9 @@ class LakeReader {
     const { table, version } = note;
     if (folder === LOG_FOLDER) {
       const type = file.endsWith('.json') ? MANIFEST_TYPE : ROWS_TYPE;
-      return logOf(note).includes(file) ? { path: `${table}/${LOG_FOLDER}/${file}`, type } : undefined;
+      return logFilesOf(version, note.log_checkpoint).includes(file)
+        ? { path: `${table}/${LOG_FOLDER}/${file}`, type }
+        : undefined;
     }
     if (folder === undefined && file === noteName(version)) {
       return { path: `${PROOFS_FOLDER}/${table}/${file}`, type: MANIFEST_TYPE };
@@ -397,6 +407,7 @@ function docOf(...types: readonly string[]): Pick<RouteDoc, 'tag' | 'query' | 'h
     ETag: 'The sha256 of the file.',
     'Accept-Ranges': '`bytes`.',
     ...SYNTHETIC_HEADER,
+    ...INSTRUMENT_HEADERS,
   };
   return {
     tag: 'lake',

@@ -39,17 +39,3 @@ export const keyDigest = (text: string | Buffer): Buffer => createHash('sha256')
 
 /** The id that the text of a named key carries; undefined for any other text. */
 export const keyIdOf = (text: string): string | undefined => TEXT.exec(text)?.[1];
-
-/**
- * Whether what a key is limited to covers an instrument. An entry is the key of a dataset, with all of its instruments, or
- * `dataset:instrument`.
- * @param entries null: the key is not limited
- * @param instrument the symbol, of the default too; undefined of a dataset without instruments, and where any of them will do
- */
-export const coversInstrument = (entries: readonly string[] | null, dataset: string, instrument?: string): boolean =>
-  entries === null ||
-  entries.some((entry) =>
-    instrument === undefined
-      ? entry.split(':', 1)[0] === dataset
-      : entry === dataset || entry === `${dataset}:${instrument}`,
-  );

@@ -187,7 +187,7 @@ export function logFilesOf(version: number, checkpoint: number | null): string[]
 }
 
 const DATA_FILE =
-  /^(?:date=(\d{4}-\d{2}-\d{2})|year=(\d{4}))\/(?:instrument=([A-Za-z0-9._-]|%[0-9A-F]{2})+\/)?(\d+)-([0-9a-f]{64})\.parquet$/;
+  /^(?:date=(\d{4}-\d{2}-\d{2})|year=(\d{4}))\/(?:instrument=([A-Za-z0-9][A-Za-z0-9._-]{0,31})\/)?(\d+)-([0-9a-f]{64})\.parquet$/;
 
 /** What the path of a file of rows says: its date, the change that it was written at, and the sha256 of its bytes. */
 export interface DataFile {
@@ -195,14 +195,17 @@ export interface DataFile {
   readonly date: string;
   /** The folder below the table. */
   readonly folder: string;
+  /** The symbol, of trades. */
+  readonly instrument: string | undefined;
   readonly change: number;
   readonly sha256: string;
 }
 
 export function dataFileOf(path: string): DataFile | undefined {
-  const [, day, year, , change, sha256] = DATA_FILE.exec(path) ?? [];
+  const [, day, year, instrument, change, sha256] = DATA_FILE.exec(path) ?? [];
   if (sha256 === undefined) return undefined;
-  return { date: day ?? year, folder: path.slice(0, path.lastIndexOf('/')), change: Number(change), sha256 };
+  const folder = path.slice(0, path.lastIndexOf('/'));
+  return { date: day ?? year, folder, instrument, change: Number(change), sha256 };
 }
 
 /** Digest of the lines that `sha256sum` prints of the files in the order of their paths, from the table's folder. @throws LogFault */

@@ -6,12 +6,19 @@ import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
 import { link, lstat, open, readdir, readFile, rename, rm, rmdir, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { LinkInFolder, makeFolder, refuseLinks, syncFolder } from '../proof-log/folder.ts';
+import {
+  isMissing,
+  LinkInFolder,
+  makeFolder,
+  namesIn,
+  readIfThere,
+  refuseLinks,
+  syncFolder,
+} from '../proof-log/folder.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import { dataFileOf } from './delta-log.ts';
 import type { Downloads } from './downloads.ts';
 import {
-  DATASET,
   isObject,
   MANIFEST_FILE,
   MirrorFault,
@@ -156,7 +163,7 @@ export class MirrorFolder implements AsyncDisposable {
   async tables(): Promise<string[]> {
     const found: string[] = [];
     for (const dataset of await this.names('.')) {
-      for (const mode of DATASET.test(dataset) ? await this.names(dataset) : []) found.push(`${dataset}/${mode}`);
+      for (const mode of await this.names(dataset)) found.push(`${dataset}/${mode}`);
     }
     return found.filter((table) => partsOf(table).dataset !== undefined);
   }
@@ -183,13 +190,8 @@ export class MirrorFolder implements AsyncDisposable {
   }
 
   /** The bytes of a file; undefined where it is missing. */
-  async read(path: string): Promise<Buffer | undefined> {
-    try {
-      return await readFile(join(this.path, path));
-    } catch (error) {
-      if (isMissing(error)) return undefined;
-      throw error;
-    }
+  read(path: string): Promise<Buffer | undefined> {
+    return readIfThere(join(this.path, path));
   }
 
   /** Size of a file; undefined where there is none, or a link, which is replaced. */
@@ -216,13 +218,8 @@ export class MirrorFolder implements AsyncDisposable {
   }
 
   /** Names in a folder, sorted; none where it is missing. */
-  async names(path: string): Promise<string[]> {
-    try {
-      return (await readdir(join(this.path, path))).sort();
-    } catch (error) {
-      if (isMissing(error)) return [];
-      throw error;
-    }
+  names(path: string): Promise<string[]> {
+    return namesIn(join(this.path, path));
   }
 
   /** Removes what an earlier run left unfinished and this one does not need. */
@@ -294,9 +291,6 @@ export class MirrorFolder implements AsyncDisposable {
 
 const NOTHING = { etag: null, datasets: null, checked_with: null } as const;
 
-const isMissing = (error: unknown): boolean =>
-  ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException).code));
-
 const heldBy = (path: string, pid: number): MirrorFault =>
   new MirrorFault(
     'held',
@@ -316,12 +310,8 @@ async function putLock(own: string, path: string): Promise<void> {
 
 /** The pid in a lock; undefined where it is gone. */
 async function holderOf(path: string): Promise<number | undefined> {
-  try {
-    return Number(await readFile(path, 'utf8'));
-  } catch (error) {
-    if (isMissing(error)) return undefined;
-    throw error;
-  }
+  const pid = await readIfThere(path);
+  return pid && Number(pid);
 }
 
 /** Of a killed process, be it that its pid is this one's. */
@@ -373,7 +363,7 @@ const isTextOrNull = (value: unknown): value is string | null => value === null 
 const isTexts = (value: unknown): value is string[] =>
   Array.isArray(value) && value.every((each) => typeof each === 'string');
 
-function stateOf(bytes: Uint8Array): MirrorState | undefined {
+export function stateOf(bytes: Uint8Array): MirrorState | undefined {
   let state: Record<string, unknown>;
   try {
     state = parseObject(bytes, MIRROR_FILE);

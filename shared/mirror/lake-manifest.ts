@@ -5,10 +5,11 @@
  */
 
 import { createHash } from 'node:crypto';
+import { coversInstrument } from '../instrument-names.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import { printable } from '../proof-log/printable.ts';
 import { verifyManifest } from '../proof-log/signed-manifest.ts';
-import { type Added, dataFileOf, filesDigest, LogFault, logFilesOf, readSnapshot, type Snapshot } from './delta-log.ts';
+import { type Added, dataFileOf, filesDigest, LogFault, readSnapshot, type Snapshot } from './delta-log.ts';
 
 export const LAKE_VERSION = 2;
 export const MANIFEST_FILE = '_manifest.json';
@@ -108,7 +109,6 @@ export class MirrorFault extends Error {
   }
 }
 
-export const DATASET = /^[a-z][a-z0-9_]{0,62}$/;
 const TABLE = /^([a-z][a-z0-9_]{0,62})\/(native|aligned_1s)$/;
 const SHA256 = /^[0-9a-f]{64}$/;
 
@@ -165,14 +165,6 @@ export function parseLakeManifest(bytes: Uint8Array, name = MANIFEST_FILE): Lake
     last = own;
   }
   return parsed as unknown as LakeManifest;
-}
-
-/** Parses the note of a version. @throws MirrorFault */
-export function parseVersion(bytes: Uint8Array, name: string): TableVersion {
-  const parsed = parseObject(bytes, name);
-  const fault = faultOf(parsed);
-  if (fault !== undefined) throw new MirrorFault('manifest', `${name} ${fault}`);
-  return parsed as unknown as TableVersion;
 }
 
 /** What is wrong with a version: a reader trusts its bounds before it has read anything else. */
@@ -232,7 +224,7 @@ export async function readVersion(
   }
 }
 
-export const lakeFileOf = (table: string, name: string, { size }: Pick<Added, 'size'>): LakeFile => ({
+const lakeFileOf = (table: string, name: string, { size }: Pick<Added, 'size'>): LakeFile => ({
   name,
   path: `${table}/${name}`,
   bytes: size,
@@ -240,9 +232,14 @@ export const lakeFileOf = (table: string, name: string, { size }: Pick<Added, 's
   manifest: `${proofsOf(table)}/${manifestName(name)}`,
 });
 
-/** The files of the log that a version consists of, below the table. */
-export const logOf = ({ version, log_checkpoint: checkpoint }: TableVersion): string[] =>
-  logFilesOf(version, checkpoint);
+/**
+ * Whether a mirror of these datasets and instruments keeps a file of rows.
+ * @param path below the lake
+ */
+export function isChosen(datasets: readonly string[] | null, path: string): boolean {
+  const [dataset, , ...below] = path.split('/');
+  return coversInstrument(datasets, dataset, dataFileOf(below.join('/'))?.instrument);
+}
 
 /** Checks the manifest of a file. @throws MirrorFault */
 export function parseFileManifest(bytes: Uint8Array, table: string, file: LakeFile): Record<string, unknown> {

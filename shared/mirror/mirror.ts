@@ -1,16 +1,16 @@
 /** A local copy of a remote lake, or of a service's exports: only what changed is downloaded, and every byte is verified. */
+import { coversInstrument } from '../instrument-names.ts';
 import type { Verifier } from '../proof-log/note.ts';
 import { manifestBytes } from '../proof-log/signed-manifest.ts';
-import { dataFileOf, LOG_FOLDER } from './delta-log.ts';
+import { dataFileOf, LOG_FOLDER, logFilesOf } from './delta-log.ts';
 import { Downloads, inParallel } from './downloads.ts';
 import { mirrorExports } from './exports.ts';
 import { type MirrorCounts, MirrorFolder, type MirrorKind, type MirrorWork } from './folder.ts';
 import {
   checkSigned,
-  DATASET,
+  isChosen,
   type LakeFile,
   type LakeManifest,
-  logOf,
   MANIFEST_FILE,
   MAX_MANIFEST_BYTES,
   MAX_ROOT_BYTES,
@@ -43,7 +43,7 @@ export interface MirrorOptions {
   readonly key?: string | undefined;
   /** The keys of the proof log that sign manifests. None: signatures are not checked. */
   readonly signers?: readonly Verifier[];
-  /** A lake: only these datasets. Default all. */
+  /** A lake: only these datasets, or `dataset:instrument`. Default all. */
   readonly datasets?: readonly string[] | undefined;
   /** Exports: only these ids. Default all that succeeded. */
   readonly exports?: readonly string[] | undefined;
@@ -69,6 +69,8 @@ export interface MirrorReport extends MirrorCounts {
   readonly seconds: number;
 }
 
+/** A dataset, or an instrument of one, as a key is limited to. */
+const CHOICE = /^[a-z][a-z0-9_]{0,62}(?::[A-Za-z0-9][A-Za-z0-9._-]{0,31})?$/;
 const EXPORTS_PATH = /\/v1\/raw\/export\/?$/;
 
 /**
@@ -79,7 +81,7 @@ export async function mirror(options: MirrorOptions): Promise<MirrorReport> {
   const startedAt = performance.now();
   const { from, to, signers = [], datasets, exports } = options;
   const { stallMs = 30_000, attempts = 5, pauseMs = 500 } = options;
-  const wrong = datasets?.find((name) => !DATASET.test(name));
+  const wrong = datasets?.find((name) => !CHOICE.test(name));
   if (wrong !== undefined || datasets?.length === 0) throw new MirrorFault('usage', `${wrong} is no dataset`);
   const kind = EXPORTS_PATH.test(from) ? 'exports' : 'lake';
   if (kind === 'lake' && exports) throw new MirrorFault('usage', `Exports are at a URL that ends in /v1/raw/export`);
@@ -136,6 +138,8 @@ interface Root {
 class LakeMirror {
   readonly #work: MirrorWork;
   readonly #datasets: readonly string[] | null;
+  /** Those of them that the last run did not ask for. */
+  readonly #new: readonly string[];
   /** Names the keys of this run, to know whether the last run checked with the same. */
   readonly #checkedWith: string | null;
   readonly #counts = { files: 0, new: 0, replaced: 0, removed: 0, unchanged: 0 };
@@ -147,6 +151,8 @@ class LakeMirror {
   constructor(work: MirrorWork, datasets: readonly string[] | undefined) {
     this.#work = work;
     this.#datasets = datasets ? [...new Set(datasets)].sort() : null;
+    const known = work.folder.state.datasets ?? [];
+    this.#new = (this.#datasets ?? []).filter((name) => !known.includes(name));
     this.#checkedWith = work.signers.length === 0 ? null : work.signers[0].line;
   }
 
@@ -200,18 +206,18 @@ class LakeMirror {
 
   /** The source's root manifest; undefined if it is the one of the tag. Each of its tables is a signed note. */
   async #root(etag: string | undefined): Promise<Root | undefined> {
-    const { downloads, signers, folder } = this.#work;
+    const { downloads, signers } = this.#work;
     const answer = await downloads.document(MANIFEST_FILE, MAX_ROOT_BYTES, etag);
     if (!answer) return undefined;
     const manifest = parseLakeManifest(answer.bytes);
     for (const note of manifest.tables) checkSigned(note, `${MANIFEST_FILE}: ${note.table}`, signers);
     if (!this.#datasets) return { ...answer, manifest };
     const names = new Set(manifest.tables.map(({ table }) => partsOf(table).dataset));
-    const unknown = this.#datasets.find((name) => !names.has(name) && !folder.state.datasets?.includes(name));
+    const unknown = this.#new.find((name) => !names.has(name.split(':', 1)[0]));
     if (unknown !== undefined) {
       throw new MirrorFault('usage', `The lake has no dataset ${unknown}; it has ${[...names].join(', ')}`);
     }
-    const tables = manifest.tables.filter(({ table }) => this.#datasets!.includes(partsOf(table).dataset));
+    const tables = manifest.tables.filter(({ table }) => coversInstrument(this.#datasets, partsOf(table).dataset));
     const own = { ...manifest, tables };
     return { manifest: own, bytes: manifestBytes(own), etag: answer.etag };
   }
@@ -244,7 +250,9 @@ class LakeMirror {
   async #bringTable(note: TableVersion): Promise<void> {
     const { folder, stop } = this.#work;
     const { table } = note;
-    const { files, log } = await this.#read(note);
+    const { files: all, log } = await this.#read(note);
+    const files = all.filter(({ path }) => isChosen(this.#datasets, path));
+    this.#requireKnown(table, all);
     const partitions = new Set(files.map(({ name }) => dataFileOf(name)!.folder));
     const active = new Set(files.map(({ name }) => name));
     const old = (await folder.dataFiles(table)).filter((name) => !active.has(name));
@@ -276,7 +284,7 @@ class LakeMirror {
     this.#counts.files += files.length;
     this.#counts.unchanged += files.filter(({ path }) => !this.#touched.has(path)).length;
     for (const [name, bytes] of log) await folder.write(`${table}/${LOG_FOLDER}/${name}`, bytes);
-    const names = logOf(note);
+    const names = logFilesOf(note.version, note.log_checkpoint);
     for (const name of await folder.names(`${table}/${LOG_FOLDER}`)) {
       if (!names.includes(name)) await folder.remove([`${table}/${LOG_FOLDER}/${name}`]);
     }
@@ -290,6 +298,20 @@ class LakeMirror {
     const proofs = new Set([own, ...files.map(({ name }) => manifestName(name))]);
     for (const name of await folder.names(proofsOf(table))) {
       if (!proofs.has(name)) await folder.remove([`${proofsOf(table)}/${name}`]);
+    }
+  }
+
+  /** Of instruments that were never mirrored, each has a file. @throws MirrorFault usage */
+  #requireKnown(table: string, files: readonly LakeFile[]): void {
+    const { dataset } = partsOf(table);
+    const found = new Set(files.map(({ name }) => dataFileOf(name)!.instrument));
+    for (const name of this.#new) {
+      const [of, instrument] = name.split(':');
+      if (of !== dataset || instrument === undefined || found.has(instrument)) continue;
+      throw new MirrorFault(
+        'usage',
+        `The table ${table} has no instrument ${instrument}; it has ${[...found].sort().join(', ')}`,
+      );
     }
   }
 
@@ -333,14 +355,13 @@ class LakeMirror {
     const isHere = (await folder.sizeOf(file.path)) === file.bytes;
     const isWhole = isHere && (!verify || (await folder.holds(file, signal)));
     const isChecked = this.#checkedWith === null || this.#checkedWith === folder.state.checked_with;
-    let manifest = isWhole && isChecked && !verify ? undefined : await folder.read(file.manifest);
     const isKnown = isWhole && isChecked && !verify && (await folder.sizeOf(file.manifest)) !== undefined;
     if (!isKnown) {
-      if (!manifest || !isOf(manifest, table, file)) {
-        manifest = (await downloads.document(file.manifest, MAX_MANIFEST_BYTES))!.bytes;
-        checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
-        await folder.write(file.manifest, manifest);
-      } else checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+      const held = await folder.read(file.manifest);
+      const isHeld = held !== undefined && isOf(held, table, file);
+      const manifest = isHeld ? held : (await downloads.document(file.manifest, MAX_MANIFEST_BYTES))!.bytes;
+      checkSigned(parseFileManifest(manifest, table, file), file.manifest, signers);
+      if (!isHeld) await folder.write(file.manifest, manifest);
     }
     if (!isWhole) await folder.place(await downloads.file(file), file.path);
     this.#seen.add(file.path);

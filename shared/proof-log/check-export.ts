@@ -5,7 +5,7 @@ import { parseSalt } from './commitment.ts';
 import { missingFields } from './csv-feed.ts';
 import { differingFromLeaf, type Leaf, type StatedFacts } from './leaf.ts';
 import { type LogKey, openCheckpoint } from './note.ts';
-import { type PartitionDigest, RowDigests } from './rows.ts';
+import { dayOf, type PartitionDigest, RowDigests } from './rows.ts';
 import { type ManifestProofLog, verifyManifest } from './signed-manifest.ts';
 
 interface Window {
@@ -234,7 +234,7 @@ export class ExportCheck {
     const { from, to } = this.#window;
     if (from === Number.NEGATIVE_INFINITY && to === Number.POSITIVE_INFINITY) return true;
     if (this.#layout?.partition !== 'file_day') return false;
-    const start = Date.parse(partition) + this.#layout.startOffsetMs;
+    const start = Date.parse(dayOf(partition)) + this.#layout.startOffsetMs;
     return from <= start && to >= start + 86_400_000;
   }
 

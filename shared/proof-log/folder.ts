@@ -21,8 +21,18 @@ export const KEY_FILE = 'key';
 export const ROTATIONS_FILE = 'rotations';
 const PLAIN_FILES: ReadonlySet<string> = new Set([CHECKPOINT_FILE, KEY_FILE, ROTATIONS_FILE]);
 
-const isMissing = (error: unknown): boolean =>
+export const isMissing = (error: unknown): boolean =>
   ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException | null)?.code));
+
+/** Names in a folder, sorted; none where it is missing. */
+export async function namesIn(path: string): Promise<string[]> {
+  try {
+    return (await readdir(path)).sort();
+  } catch (error) {
+    if (isMissing(error)) return [];
+    throw error;
+  }
+}
 
 export async function readIfThere(path: string): Promise<Buffer | undefined> {
   try {

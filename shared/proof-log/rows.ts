@@ -265,7 +265,7 @@ export class RowDigests {
     this.#flush();
     const rows = this.#ordered.get(partition) ?? new OrderedRows();
     this.#ordered.set(partition, rows);
-    const from = Date.parse(partition) + this.#layout.startOffsetMs;
+    const from = Date.parse(dayOf(partition)) + this.#layout.startOffsetMs;
     this.#current = { key: partition, rows, from, to: from + DAY_MS };
     return rows;
   }
@@ -293,6 +293,9 @@ export class RowDigests {
   }
 }
 
+/** The day of a file day's key. */
+export const dayOf = (partition: string): string => partition.slice(partition.indexOf(':') + 1);
+
 /** The partition of a row, by the cells of the layout's partition fields; undefined where none is expected. */
 function partitionsOf(
   layout: RowLayout,
@@ -302,13 +305,15 @@ function partitionsOf(
   const known = (key: string) => (keys.has(key) ? key : undefined);
   switch (layout.partition) {
     case 'file_day': {
+      // All are of one instrument, which the key of another than the default begins with.
+      const days = new Map(expected.map(({ partition }) => [dayOf(partition), partition]));
       let [from, to, day]: [number, number, string | undefined] = [0, 0, undefined];
       return ([time]) => {
         const ms = integerOf(time);
         if (ms < from || ms >= to) {
           from = Math.floor((ms - layout.startOffsetMs) / DAY_MS) * DAY_MS + layout.startOffsetMs;
           to = from + DAY_MS;
-          day = known(new Date(from - layout.startOffsetMs).toISOString().slice(0, 10));
+          day = days.get(new Date(from - layout.startOffsetMs).toISOString().slice(0, 10));
         }
         return day;
       };

@@ -49,12 +49,13 @@ export const signManifest = <M extends object>(
   [SIGNED]: signer ? signer.sign(textOf(signer.verifier.name, manifest)) : null,
 });
 
-/** The leaves of the log when a manifest was written; those of a lake name the last change. */
-function leavesOf({ proof_log: log, change }: Manifest): number {
-  const { checkpoint } = (log ?? {}) as Partial<ManifestProofLog>;
-  if (typeof checkpoint === 'string') return parseCheckpoint(checkpoint).size;
+/** The leaves of the log when a manifest was written, as its checkpoint says; the note of a lake's table also names its last change. */
+function leavesOf({ proof_log: log, checkpoint: ofTable, change }: Manifest): number {
+  const checkpoint = (log as Partial<ManifestProofLog> | undefined)?.checkpoint ?? ofTable;
+  const sizes = typeof change === 'number' ? [change] : [];
+  if (typeof checkpoint === 'string') sizes.push(parseCheckpoint(checkpoint).size);
   // Without either nobody knows when a key that was rotated signed it.
-  return typeof change === 'number' ? change : Number.POSITIVE_INFINITY;
+  return sizes.length > 0 ? Math.max(...sizes) : Number.POSITIVE_INFINITY;
 }
 
 /**

@@ -91,9 +91,9 @@ export async function writeLake(folder: string, contents: Contents, options: Lak
     if (version < 0 || gone.length > 0 || added.length > 0) {
       const actions = [
         { txn: { appId: 'tidemark', version: change } },
-        ...gone.map((name) => ({ remove: { path: encoded(name), dataChange: true } })),
+        ...gone.map((name) => ({ remove: { path: name, dataChange: true } })),
         ...added.map(([name, { rows }]) => ({
-          add: { path: encoded(name), size: rows.length, partitionValues: {}, dataChange: true },
+          add: { path: name, size: rows.length, partitionValues: {}, dataChange: true },
         })),
       ];
       await replace(join(log, commitName(++version)), actions.map((action) => `${JSON.stringify(action)}\n`).join(''));
@@ -117,9 +117,6 @@ export async function writeLake(folder: string, contents: Contents, options: Lak
   const root = { lake_version: 2, written_at_utc: '2026-01-01T00:00:00.000Z', synthetic, change, tables: notes };
   await replace(join(folder, '_manifest.json'), manifestBytes(root));
 }
-
-/** Paths of a log are percent-encoded. */
-const encoded = (name: string): string => name.replaceAll('%', '%25');
 
 const tablesIn = (folder: string): string[] =>
   readdirSync(folder)

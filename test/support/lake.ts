@@ -139,10 +139,17 @@ export async function tableRows(folder: string, duck: DuckDb, files: readonly Ta
 /** Compares the rows of each table with all that the service answers: each row once, with its whole validity. @returns the number of rows */
 export async function expectServed(folder: string, duck: DuckDb, serving: Serving): Promise<number> {
   let rows = 0;
-  const files = Map.groupBy(await tableFiles(folder), ({ dataset, mode }) => `${dataset}/${mode}`);
+  const files = Map.groupBy(await tableFiles(folder), ({ dataset, mode, name }) =>
+    [dataset, mode, dataFileOf(name)!.instrument].filter((part) => part !== undefined).join('/'),
+  );
   for (const [table, own] of files) {
-    const { dataset, mode } = partsOf(table);
-    const { json } = await serving.query({ sources: [dataset], mode, time_range: EVER });
+    const [dataset, mode, instrument] = table.split('/');
+    const { json } = await serving.query({
+      sources: [dataset],
+      mode,
+      time_range: EVER,
+      ...(instrument && { instrument }),
+    });
     const served = (json.rows ?? []).map((row: object) =>
       Object.values(row).map((cell) => (cell === null ? null : String(cell))),
     );

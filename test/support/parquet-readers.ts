@@ -25,6 +25,8 @@ export interface ParquetCase {
   readonly path: string;
   /** Of a table; default its newest. */
   readonly version?: number;
+  /** Of a table: its rows alone. */
+  readonly instrument?: string;
   /** Path of a JSON document with the rows: objects as the service answers, or lists of texts. */
   readonly rows: string;
   readonly fields: readonly { readonly name: string; readonly dtype: string }[];

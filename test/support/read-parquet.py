@@ -1,7 +1,8 @@
 """Reads Parquet files, or Delta tables, with each of the named readers, and compares every column with the rows that it should have.
 
-On stdin: {"readers": [name], "cases": [{"name", "path", "version", "rows", "fields": [{"name", "dtype"}]}]}; `version` is of a
-table, which has no order of rows, and null for its newest; `maintain` is the path of a table whose history delta-rs reads, writes a
+On stdin: {"readers": [name], "cases": [{"name", "path", "version", "instrument", "rows", "fields": [{"name", "dtype"}]}]};
+`version` is of a table, which has no order of rows, and null for its newest, of which only the rows of `instrument` are read, if
+there is one; `maintain` is the path of a table whose history delta-rs reads, writes a
 checkpoint of and vacuums first. `rows` is the path of a JSON document whose `rows` are objects, as the service answers, or lists of texts. On stdout: {"versions": {reader: version},
 "equal": {reader: columns}, "faults": [text]}.
 """
@@ -82,24 +83,30 @@ def as_ms(column):
     return [None if us is None else us // 1000 for us in column.cast(pa.int64()).to_pylist()]
 
 
-def by_delta_rs(path, fields, version):
+def where(instrument):
+    return f" where instrument = '{instrument}'" if instrument else ""
+
+
+def by_delta_rs(path, fields, version, instrument):
     from deltalake import DeltaTable
 
-    table = DeltaTable(path, version=version).to_pyarrow_table()
+    filters = [("instrument", "=", instrument)] if instrument else None
+    table = DeltaTable(path, version=version).to_pyarrow_table(filters=filters)
     for name, dtype in fields:
         column = table.column(name).combine_chunks()
         yield as_ms(column) if dtype == "timestamp_utc" else column.to_pylist()
 
 
-def by_polars_delta(path, fields, version):
+def by_polars_delta(path, fields, version, instrument):
     import polars as pl
 
-    frame = pl.scan_delta(path, version=version).collect()
+    scan = pl.scan_delta(path, version=version)
+    frame = (scan.filter(pl.col("instrument") == instrument) if instrument else scan).collect()
     for name, dtype in fields:
         yield as_ms(frame.get_column(name).to_arrow()) if dtype == "timestamp_utc" else frame.get_column(name).to_list()
 
 
-def by_duckdb_delta(path, fields, version):
+def by_duckdb_delta(path, fields, version, instrument):
     import duckdb
     from duckdb_extensions import import_extension
 
@@ -108,7 +115,7 @@ def by_duckdb_delta(path, fields, version):
     with duckdb.connect() as db:
         db.execute("load delta")
         columns = [f'epoch_ms("{name}")' if dtype == "timestamp_utc" else f'"{name}"' for name, dtype in fields]
-        rows = db.execute(f"select {', '.join(columns)} from delta_scan('{path}'{at})").fetchall()
+        rows = db.execute(f"select {', '.join(columns)} from delta_scan('{path}'{at}){where(instrument)}").fetchall()
         types = db.execute(f"describe select * from delta_scan('{path}'{at})").fetchall()
     for name, dtype in fields:
         found = next(row[1] for row in types if row[0] == name)
@@ -117,7 +124,7 @@ def by_duckdb_delta(path, fields, version):
     return (list(column) for column in zip(*rows))
 
 
-def by_clickhouse_delta(path, fields, version):
+def by_clickhouse_delta(path, fields, version, instrument):
     import chdb
 
     columns = [
@@ -125,12 +132,12 @@ def by_clickhouse_delta(path, fields, version):
     ]
     at = "" if version is None else f", delta_lake_snapshot_version = {version}"
     settings = f"output_format_json_quote_64bit_integers = 0, max_threads = 1{at}"
-    sql = f"select {', '.join(columns)} from deltaLakeLocal('{path}') settings {settings}"
+    sql = f"select {', '.join(columns)} from deltaLakeLocal('{path}'){where(instrument)} settings {settings}"
     rows = [json.loads(line) for line in str(chdb.query(sql, "JSONCompactEachRow")).splitlines()]
     return (list(column) for column in zip(*rows))
 
 
-def by_spark_delta(path, fields, version):
+def by_spark_delta(path, fields, version, instrument):
     import glob
     import os
 
@@ -152,7 +159,8 @@ def by_spark_delta(path, fields, version):
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    rows = reader.load(path).selectExpr(*columns).collect()
+    table = reader.load(path)
+    rows = (table.where(f"instrument = '{instrument}'") if instrument else table).selectExpr(*columns).collect()
     return (list(column) for column in zip(*rows))
 
 
@@ -235,7 +243,7 @@ def main():
         for case, expected in cases:
             fields = [(field["name"], field["dtype"]) for field in case["fields"]]
             try:
-                more = [case.get("version")] if is_table else []
+                more = [case.get("version"), case.get("instrument")] if is_table else []
                 columns = list(read(case["path"], fields, *more))
                 if is_table:
                     columns, expected = in_order(columns), in_order(expected)

@@ -5,7 +5,8 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Problem } from '../../serving/contract/problems.ts';
 import { Caller, Callers, KeyWatch } from '../../serving/http/caller.ts';
 import { KeyLimits } from '../../serving/limits/key-limits.ts';
-import { coversInstrument, isKeyName, keyDigest, keyIdOf, newKey } from '../../shared/keys/key.ts';
+import { coversInstrument } from '../../shared/instrument-names.ts';
+import { isKeyName, keyDigest, keyIdOf, newKey } from '../../shared/keys/key.ts';
 import type { KeyRecord } from '../../shared/keys/store.ts';
 
 const recordOf = (key: { id: string; digest: Buffer }, more: Partial<KeyRecord> = {}): KeyRecord => ({

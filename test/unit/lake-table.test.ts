@@ -6,12 +6,14 @@ import { expect, test } from 'vitest';
 import { metaDataOf } from '../../serving/lake/delta-write.ts';
 import { folderOf, sha256Of } from '../../serving/lake/format.ts';
 import { LakeTable, type TableDeps } from '../../serving/lake/table.ts';
+import { loadSettings } from '../../shared/config/load.ts';
 import { actionsOf, logFileOf, readSnapshot } from '../../shared/mirror/delta-log.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { writeParquet } from '../support/read-parquet.ts';
 
 const DATASET = datasetOf('bitcoin_block_headers');
+const SETTINGS = loadSettings({ cwd: '/nowhere', env: {}, flags: {} });
 const TABLE = `${DATASET.key}/native`;
 const NOTHING = { shape: { columns: [], hiddenFirst: false }, rows: [], flushBefore: new Set<number>() };
 
@@ -21,7 +23,7 @@ async function stageIn(table: LakeTable, location: string, date: string, change:
   });
   const bytes = readFileSync(path);
   const sha256 = sha256Of(bytes);
-  const folder = folderOf({ date });
+  const folder = folderOf(SETTINGS, DATASET, date);
   const facts = { name: `${folder}/${change}-${sha256}.parquet`, folder, date, rows: 1, bytes: bytes.length, sha256 };
   const file = { ...facts, synthetic: false, state: 'x' };
   const manifest = { files: [{ name: facts.name }], row_count: 1, bytes: bytes.length, sha256, synthetic: false };
@@ -40,12 +42,11 @@ test('two writers at once lose no commit, and every version is whole', async () 
       await stageIn(table, location, date, change);
       for (;;) {
         const metaData = metaDataOf(DATASET, 'native', { held: table.metaData, keepMs: 1, nowMs: 1 });
-        const replaced = table.active.get(folderOf({ date }));
+        const replaced = table.active.get(folderOf(SETTINGS, DATASET, date));
         const isDone = await table.commit({
           remove: replaced ? [replaced.name] : [],
           add: [...table.staged.values()].filter((facts) => facts.date === date),
           ...{ metaData, change, checkpoint: null, withdrawn: new Set<string>() },
-          valuesOf: () => ({ date }),
         });
         if (isDone) break;
       }

@@ -194,9 +194,11 @@ describe('a key that is rotated', () => {
     const early = checkpoint.replace('\n11\n', '\n10\n');
     expect(names.get(signed({ proof_log: { checkpoint: early } }, first))).toBe('first');
     expect(names.get(signed({ proof_log: { checkpoint: early } }, third))).toBe('third');
-    for (const facts of [{ proof_log: { checkpoint } }, { proof_log: { checkpoint: null } }, { change: 11 }, {}])
+    const ofLake = [{ change: 11 }, { change: 11, checkpoint: early }, { change: 10, checkpoint }];
+    for (const facts of [{ proof_log: { checkpoint } }, { proof_log: { checkpoint: null } }, ...ofLake, {}])
       expect(() => signed(facts, first)).toThrow(/^the manifest is signed with log\+[0-9a-f]{8}, which was rotated/);
-    expect(names.get(signed({ change: 10 }, first))).toBe('first');
+    expect(names.get(signed({ change: 10, checkpoint: null }, first))).toBe('first');
+    expect(names.get(signed({ change: 10, checkpoint: early }, first))).toBe('first');
   });
 });
 

@@ -241,9 +241,10 @@ def test_the_example_of_the_page_has_its_digest() -> None:
         ["1", "1704067200000", "40000.5", "0.25", "10000.125", "1", "0", "2024-01-01T00:00:00.000Z"],
         [1, 1704067200000, 40000.5, 0.25, 10000.125, True, False, "2024-01-01T00:00:00.000Z"],
     ):
-        digests = rows.RowDigests(layout, {"2024-01-01": rows.Expected(1, None)}, names)
-        digests.add(row)
-        assert digests.digest("2024-01-01") == "65af494ab4b8295aa1152ea0cd971a02845c348b37157d20ac7c16d1e0acd488"
+        for key in ("2024-01-01", "ETHUSDT:2024-01-01"):
+            digests = rows.RowDigests(layout, {key: rows.Expected(1, None)}, names)
+            digests.add(row)
+            assert digests.digest(key) == "65af494ab4b8295aa1152ea0cd971a02845c348b37157d20ac7c16d1e0acd488"
     page = (ROOT / "docs/proof-log.md").read_text()
     assert (Path(rows.__file__).parent / "rows.md").read_text() in page and len(rows.layouts()) == 12
 

@@ -11,7 +11,9 @@ import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { z } from 'zod';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { LOG_FOLDER, logFileOf } from '../../../shared/mirror/delta-log.ts';
+import { MIRROR_FILE, stateOf } from '../../../shared/mirror/folder.ts';
 import {
+  isChosen,
   MANIFEST_FILE,
   parseFileManifest,
   parseLakeManifest,
@@ -323,6 +325,7 @@ async function checkLake(folder: string, given: Given): Promise<Named> {
   const root = report.attempt(MANIFEST_FILE, () =>
     parseLakeManifest(Buffer.from(readFileSync(join(folder, MANIFEST_FILE)))),
   );
+  const mirrored = await readFile(join(folder, MIRROR_FILE)).then(stateOf, () => undefined);
   for (const note of root?.tables ?? []) {
     const { table, version } = note;
     try {
@@ -331,14 +334,20 @@ async function checkLake(folder: string, given: Given): Promise<Named> {
       const log = join(folder, table, LOG_FOLDER);
       const newest = Math.max(...(await readdir(log)).map((name) => logFileOf(name)?.version ?? -1));
       if (newest > version) throw new Error(`version ${newest} of its log has no signed note`);
-      const { files } = await readVersion(note, async (name, limit) => {
+      const { files: all } = await readVersion(note, async (name, limit) => {
         const { size } = await stat(join(log, name));
         if (size > limit) throw new Error(`${name} has ${size} bytes, and at most ${limit} are left of its log`);
         return await readFile(join(log, name));
       });
       report.checked.push(
-        `${table}: version ${version}, up to change ${note.change}, has the ${inWords(files.length, 'file')} that ${by.name} signed`,
+        `${table}: version ${version}, up to change ${note.change}, has the ${inWords(all.length, 'file')} that ${by.name} signed`,
       );
+      const files = all.filter(({ path }) => isChosen(mirrored?.datasets ?? null, path));
+      if (files.length < all.length) {
+        report.unchecked.push(
+          `${table}: ${inWords(all.length - files.length, 'file')} of instruments that this mirror does not keep`,
+        );
+      }
       const held = new CheckReport();
       for (const file of files) {
         const path = join(folder, file.manifest);

@@ -43,6 +43,10 @@ const notBlank = z.string().regex(/\S/, 'must not be blank');
 
 export const text = notBlank.describe('string');
 
+export const symbol = notBlank
+  .refine((text) => parseInstrument(text) !== undefined, `must be a symbol: ${SYMBOL_RULE}`)
+  .describe('string');
+
 /** A relative one begins at the folder of `.env`. */
 export const path = notBlank.describe('path');
 

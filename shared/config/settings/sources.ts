@@ -1,5 +1,5 @@
 /** Settings of the sources: exchanges, the Bitcoin node, the macro provider and the issuers of funds. */
-import { choice, otherInstruments, path, type Setting, text, url, whole } from './setting.ts';
+import { choice, otherInstruments, path, type Setting, symbol, text, url, whole } from './setting.ts';
 
 /** A vendor's site, or a folder in its layout. */
 const FOLDER_OR_SITE = ['http:', 'https:', 'file:'];
@@ -26,7 +26,7 @@ export const SOURCES = {
   },
   SVC_EXCHANGE_A_SYMBOL: {
     group: 'Sources',
-    schema: text,
+    schema: symbol,
     default: 'BTCUSDT',
     doc: 'Symbol of exchange A that requests mean when they name no instrument.',
   },
@@ -43,7 +43,7 @@ export const SOURCES = {
   },
   SVC_EXCHANGE_B_INSTRUMENT: {
     group: 'Sources',
-    schema: text,
+    schema: symbol,
     default: 'BTC-USDT',
     doc: 'Instrument of exchange B that requests mean when they name none; rows of any other in its files are refused.',
   },
@@ -67,7 +67,7 @@ export const SOURCES = {
   },
   SVC_EXCHANGE_C_SYMBOL: {
     group: 'Sources',
-    schema: text,
+    schema: symbol,
     default: 'BTCUSDT',
     doc: 'Symbol of exchange C that requests mean when they name no instrument; rows of any other in its files of the tree `trading` are refused.',
   },

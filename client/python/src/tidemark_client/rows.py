@@ -361,7 +361,9 @@ class RowDigests:
         if self._layout.by == "day":
             # File days of exchange B begin at 16:00 UTC of the day before.
             shift = 28_800_000 if self._layout.dataset == "exchange_b_spot_trades" else 0
-            return lambda cells: _day((integer(cells[0]) + shift) // 86_400_000)
+            # All are of one instrument, which the key of another than the default begins with.
+            instrument = next(iter(known), "")[:-10]
+            return lambda cells: instrument + _day((integer(cells[0]) + shift) // 86_400_000)
         if self._layout.by == "snapshot":
             return lambda cells: str(integer(cells[0]))
         if self._layout.by == "heights":
