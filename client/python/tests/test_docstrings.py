@@ -36,6 +36,6 @@ def test_every_public_thing_has_a_docstring_and_methods_an_example() -> None:
     for name in tm.__all__:
         if name != "__version__":
             assert getattr(tm, name).__doc__, name
-    plain = {"close", "url", "lake", "version", "proof_key", "instruments"}
+    plain = {"close", "url", "lake", "version", "proof_key"}
     methods = {name for name in vars(tm.Client) if not name.startswith("_")} - plain
     assert methods <= {one.name.split(".")[-1] for one in EXAMPLES}

@@ -160,3 +160,58 @@ def test_one_proved_number_needs_no_service(td: tm.Client, key: str, folder: Pat
     report = tm.check("lineage.json", key)
     assert report.ok and "the bytes of the event have their sha256" in report.checked
     assert "not" not in str(report.faults)
+
+
+INSTRUMENTS = ["BTCUSDT", "ETHUSDT", "SOLUSDT"]
+
+
+def test_the_instruments_of_an_exchange_are_told(td: tm.Client) -> None:
+    assert {one["instrument"] for one in td.instruments(TRADES)} == set(INSTRUMENTS)
+    assert {one["dataset"] for one in td.instruments()} == {name for name in DATASETS if name.endswith("_spot_trades")}
+    with pytest.raises(tm.ContractError, match="did you mean ETHUSDT") as error:
+        td.trades("exchange_a", n_rows=1, instrument="ETHUSD")
+    assert error.value.pointer == "/instrument"
+
+
+@pytest.mark.parametrize("instrument", INSTRUMENTS[1:])
+def test_every_method_takes_an_instrument(td: tm.Client, key: str, folder: Path, instrument: str) -> None:
+    own = {"instrument": instrument}
+    whole = td.query(TRADES, **own)
+    (known,) = (one for one in td.instruments(TRADES) if one["instrument"] == instrument)
+    assert whole.row_count == known["rows"] and whole.instrument == instrument in repr(whole)
+    assert td.query(TRADES, n_rows=1).instrument is None
+    rows = whole.pl()
+    prices = rows["price"]
+    assert prices.max() < td.query(TRADES, n_rows=1000).pl()["price"].min()
+    # An open window ends with what is proved of the instrument.
+    for window in ({"start": "2020-01-01"}, {"end": "2030-01-01"}):
+        assert td.query(TRADES, **window, **own).row_count == whole.row_count
+    for unified in (True, False):
+        found = td.trades("exchange_a", unified=unified, **own)
+        assert found.instrument == instrument and found.pl()["price"].equals(prices)
+    bars = td.klines("exchange_a", "1d", **own).pl()
+    assert (bars["high"].max(), bars["no_of_trades"].sum()) == (prices.max(), whole.row_count)
+    columns = {"own": tm.ohlc("exchange_a", **own), "n": tm.column(TRADES, "trade_id", aggregate="count", **own)}
+    for frame in (
+        td.frame({**columns, "btc": tm.ohlc("exchange_a")}, grid="1d"),
+        td.frame(columns, grid="1d", start="2020-01-01", as_of="row"),
+    ):
+        cells = frame.pl().filter(pl.col("n") > 0)
+        assert cells["own_close"].to_list() == bars["close"].to_list() and cells["n"].sum() == whole.row_count
+    coverage = td.coverage(TRADES, **own)
+    assert coverage["instrument"] == instrument and coverage["totals"]["proved"]["rows"] == whole.row_count
+    assert td.estimate(TRADES, **own)["rows"] == whole.row_count
+    assert td.save("rows.csv", TRADES, **own).read_bytes().count(b"\n") == whole.row_count + 1
+    for name in ("export.csv", "export.parquet"):
+        made = td.export(TRADES, name, **own)
+        report = made.check(key)
+        assert made.row_count == whole.row_count and report.ok, str(report)
+        assert any(one.startswith("every row of 7 whole partitions") for one in report.checked), str(report)
+    row = rows.row(-1, named=True)
+    lineage = td.lineage(row, TRADES, **own)
+    assert lineage["partition"].startswith(f"{instrument}:") and tm.check(lineage, key).ok
+    assert tm.check(lineage, key).faults == []
+    if has_pandas():  # Its frames remember where they are from.
+        assert td.lineage(whole.df(index=False).iloc[-1]) == lineage
+    changes = [one for one in td.changes(dataset=TRADES) if one.get("instrument") == instrument]
+    assert {one["partition"] for one in changes} == {one["partition"] for one in coverage["partitions"]}

@@ -221,6 +221,11 @@ class Answer:
         return self._head.sources
 
     @property
+    def instrument(self) -> str | None:
+        """The instrument, unless it is the default."""
+        return self._head.extra.get("instrument")
+
+    @property
     def mode(self) -> str | None:
         """``native`` or ``aligned_1s``; None of a frame."""
         return self._head.mode
@@ -335,6 +340,8 @@ class Answer:
         if index is not False:
             frame = frame.set_index(index)
         frame.attrs["tidemark_sources"] = list(self.sources)
+        if self.instrument is not None:
+            frame.attrs["tidemark_instrument"] = self.instrument
         found: pandas.DataFrame = frame
         return found
 
@@ -410,7 +417,7 @@ class Answer:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        where = ", ".join(self.sources) + (f" ({self.mode})" if self.mode else "")
+        where = " ".join(filter(None, [", ".join(self.sources), self.instrument, f"({self.mode})" if self.mode else ""]))
         marks = "".join([" synthetic" * self.synthetic, f" {len(self.warnings)} warnings" * bool(self.warnings)])
         return f"<Answer {where}: {self.row_count} rows, {len(self.schema)} columns{marks}>"
 

@@ -32,6 +32,8 @@ from .times import Time, is_midnight, iso, moment, seconds
 Mode: TypeAlias = Literal["native", "aligned_1s"]
 Empty: TypeAlias = Literal["raise", "frame"]
 Size: TypeAlias = "int | str | timedelta"
+#: A dataset, and its instrument unless that is the default.
+_Series: TypeAlias = "tuple[str, str | None]"
 
 _BLOCKS = {
     "headers": "bitcoin_block_headers",
@@ -254,11 +256,12 @@ class Client:
             body["as_of"] = as_of if isinstance(as_of, str) and as_of == "row" else iso(as_of, "as_of")
         if strict:
             body["strict"] = True
-        datasets = list(dict.fromkeys(one["dataset"] for one in body["columns"]))
-        window = self._window(start, end, n_rows, datasets)
+        series = _series_of(body["columns"])
+        window = self._window(start, end, n_rows, series)
         if not window and n_rows is None:
-            window = self._proved([key for key in datasets if key.endswith("_spot_trades")] or datasets)
-        return self._answer("/v1/frame", {**body, **window}, empty, lambda: self._frame_schema(body), tuple(datasets))
+            window = self._proved([one for one in series if one[0].endswith("_spot_trades")] or series)
+        datasets = tuple(dict.fromkeys(dataset for dataset, _ in series))
+        return self._answer("/v1/frame", {**body, **window}, empty, lambda: self._frame_schema(body), datasets)
 
     def etf(
         self,
@@ -429,7 +432,11 @@ class Client:
         return found
 
     def instruments(self, dataset: str | None = None) -> list[dict[str, Any]]:
-        """Every instrument that is configured or was ever proved, with its intervals."""
+        """Every instrument that is configured or was ever proved: ``dataset``, ``instrument``, ``base``, ``quote``, ``rows``.
+
+        >>> sorted(one["instrument"] for one in td.instruments("exchange_a_spot_trades"))
+        ['BTCUSDT', 'ETHUSDT', 'SOLUSDT']
+        """
         query = f"?{urlencode({'dataset': dataset})}" if dataset else ""
         found: list[dict[str, Any]] = self._http.json("GET", f"/v1/instruments{query}")["instruments"]
         return found
@@ -500,11 +507,13 @@ class Client:
         >>> answer["proof"]["expected"]["rows"] == answer["proof"]["recount"]["rows"]
         True
         """
-        held = getattr(row, "attrs", {}).get("tidemark_sources", [])
+        attributes = getattr(row, "attrs", {})
+        held = attributes.get("tidemark_sources", [])
         if dataset is None:
             if len(held) != 1:
                 raise SettingError("lineage(): this row does not say its dataset: pass dataset=")
             dataset = str(held[0])
+        instrument = instrument or attributes.get("tidemark_instrument")
         offset, day = _offset(dataset, row)
         path = f"/v1/lineage/{quote(dataset, safe='')}/{quote(offset, safe=':')}"
         query = _present(instrument=instrument)
@@ -539,14 +548,14 @@ class Client:
         if isinstance(dataset, Mapping):
             body = {"columns": flattened(dataset), "grid": seconds(request.pop("grid")), **_present(**request)}
             start, end = body.pop("start", None), body.pop("end", None)
-            body.update(self._window(start, end, body.get("n_rows"), [one["dataset"] for one in body["columns"]]))
+            body.update(self._window(start, end, body.get("n_rows"), _series_of(body["columns"])))
             if body.get("as_of") not in (None, "row"):
                 body["as_of"] = iso(body["as_of"], "as_of")
         else:
             body = self._query(dataset, **request)
             body["dataset"] = body.pop("sources")[0]
             if not {"time_range", "n_rows", "n_random"} & body.keys() and "month_year" not in extra:
-                body.update(self._proved([dataset]))
+                body.update(self._proved([(dataset, body.get("instrument"))]))
         submitted = self.exports.submit({**body, **extra}, idempotency_key=key)
         warn(submitted.get("warnings") or [])
         return self.exports.fetch(self.exports.wait(submitted["export_id"]), target)
@@ -651,7 +660,7 @@ class Client:
     ) -> dict[str, Any]:
         return {
             "sources": [dataset],
-            **self._window(start, end, n_rows if n_rows is not None else n_random, [dataset]),
+            **self._window(start, end, n_rows if n_rows is not None else n_random, [(dataset, instrument)]),
             **_present(
                 n_rows=n_rows,
                 n_random=n_random,
@@ -711,13 +720,13 @@ class Client:
             ),
         }
 
-    def _window(self, start: Time | None, end: Time | None, count: int | None, datasets: Sequence[str]) -> dict[str, Any]:
+    def _window(self, start: Time | None, end: Time | None, count: int | None, series: Sequence[_Series]) -> dict[str, Any]:
         _one_window(start, end, count)
         if start is None and end is None:
             return {}
         if start is not None and end is not None:
             return {"time_range": [iso(start, "start"), iso(end, "end")]}
-        proved = self._proved(datasets)["time_range"]
+        proved = self._proved(series)["time_range"]
         return {
             "time_range": [
                 iso(start, "start") if start is not None else proved[0],
@@ -725,14 +734,20 @@ class Client:
             ]
         }
 
-    def _proved(self, datasets: Sequence[str]) -> dict[str, Any]:
+    def _proved(self, series: Sequence[_Series]) -> dict[str, Any]:
         """The window of all that is proved."""
         known = {one["key"]: one["availability"] or {} for one in self.datasets()}
-        bounds = [known.get(dataset, {}) for dataset in datasets]
-        starts = [str(one["proved_from_utc"]) for one in bounds if one.get("proved_from_utc")]
-        ends = [str(one[name]) for one in bounds for name in ("proved_through_utc", "as_of_utc") if one.get(name)]
+        bounds: list[Mapping[str, Any]] = [known.get(dataset, {}) for dataset, instrument in series if instrument is None]
+        for dataset, instrument in series:
+            if instrument is not None:
+                query = urlencode({"instrument": instrument, "limit": 1})
+                coverage = self._http.json("GET", f"/v1/coverage/{quote(dataset, safe='')}?{query}")
+                bounds += coverage["proved"]
+        starts = [str(one[name]) for one in bounds for name in ("proved_from_utc", "start_utc") if one.get(name)]
+        ends = [str(one[name]) for one in bounds for name in ("proved_through_utc", "as_of_utc", "through_utc") if one.get(name)]
         if not starts or not ends:
-            raise SettingError(f"Nothing of {', '.join(datasets)} is proved (yet): give start= and end=")
+            told = ", ".join(" ".join(filter(None, one)) for one in series)
+            raise SettingError(f"Nothing of {told} is proved (yet): give start= and end=")
         return {"time_range": [min(starts), max(ends)]}
 
     def _dataset(self, key: str) -> dict[str, Any]:
@@ -796,6 +811,11 @@ def _present(**members: Any) -> dict[str, Any]:
 
 def _exchange(dataset: str) -> str:
     return quote(dataset.removesuffix("_spot_trades"), safe="")
+
+
+def _series_of(columns: Iterable[Column]) -> list[_Series]:
+    """The series of the columns of a frame, each once."""
+    return list(dict.fromkeys((str(one["dataset"]), one.get("instrument")) for one in columns))
 
 
 def _listed(field: str, values: str | Sequence[str] | None, of: Callable[[str], str]) -> list[dict[str, Any]]:
