@@ -26,7 +26,7 @@ let folder: string;
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'tidemark-python-'));
   env = await createTestEnv();
-  up = startCommand(['up'], {
+  const settings = {
     SVC_DATABASE_URL: env.databaseUrl,
     ...natsSettings(env),
     SVC_STATE_DIR: join(env.dir, 'state'),
@@ -34,7 +34,8 @@ beforeAll(async () => {
     SVC_INTERNAL_API_KEY: KEY,
     SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
     SVC_HTTP_PORT: '0',
-  });
+  };
+  up = startCommand(['up'], settings);
   url = await new Promise<string>((resolve, reject) => {
     let said = '';
     up.child.stdout?.on('data', (text) => {
@@ -43,6 +44,8 @@ beforeAll(async () => {
     });
     void up.done.then(({ stderr }) => reject(new Error(stderr)));
   });
+  const { exit, stderr } = await startCommand(['lake', '--to', lakeFolder(), '--synthetic'], settings).done;
+  if (exit !== 0) throw new Error(stderr);
 });
 afterAll(async () => {
   up.child.kill('SIGTERM');
@@ -51,7 +54,13 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-const environment = () => ({ TIDEMARK_URL: url, TIDEMARK_KEY: KEY, TIDEMARK_SAMPLE: '1' });
+const lakeFolder = () => join(folder, 'lake');
+const environment = () => ({
+  TIDEMARK_URL: url,
+  TIDEMARK_KEY: KEY,
+  TIDEMARK_SAMPLE: '1',
+  TIDEMARK_LAKE: lakeFolder(),
+});
 
 for (const version of PYTHON_VERSIONS) {
   await pythonTests(`Python ${version}`, {

@@ -1,10 +1,11 @@
 /** The Python client against a service with rows of every dataset: what needs no log and no exports. */
 import { join } from 'node:path';
-import { expect } from 'vitest';
+import { beforeAll, expect } from 'vitest';
 import { HistoricalData, type Rows } from '../../client/index.ts';
 import { run } from '../../shared/stack/processes.ts';
 import { ROOT } from '../support/command.ts';
 import { givenTool } from '../support/given.ts';
+import { writeLake } from '../support/lake.ts';
 import { pythonTests } from '../support/python-tests.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { API_KEY } from '../support/serving.ts';
@@ -13,7 +14,13 @@ import { createWorldsEnv } from '../support/worlds-env.ts';
 
 const served = servedEnv(createWorldsEnv);
 const python = await clientPython();
-const environment = () => ({ TIDEMARK_URL: served.serving.url, TIDEMARK_KEY: API_KEY });
+const lakeFolder = () => join(served.env.dir, 'lake');
+beforeAll(() => writeLake({ databaseUrl: served.env.databaseUrl, folder: lakeFolder() }));
+const environment = () => ({
+  TIDEMARK_URL: served.serving.url,
+  TIDEMARK_KEY: API_KEY,
+  TIDEMARK_LAKE: lakeFolder(),
+});
 
 await pythonTests('the Python client', {
   python,

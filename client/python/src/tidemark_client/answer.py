@@ -320,25 +320,9 @@ class Answer:
         ``ints="nullable"``: integers and flags that may be null are ``Int64`` and ``boolean``; ``"float"``: floats and
         objects, as pandas makes them itself. ``index``: another column, or False for none.
         """
-        pd = need("pandas", "df()")
+        need("pandas", "df()")
         need("pyarrow", "df()", "pandas")
-        table = self.arrow(time_unit)
-        nullable = [one.name for one in table.schema if one.nullable] if ints == "nullable" else []
-        kinds = {"int64": pd.Int64Dtype(), "bool": pd.BooleanDtype()}
-        own = {
-            name: kinds[str(table.schema.field(name).type)] for name in nullable if str(table.schema.field(name).type) in kinds
-        }
-        # Columns of the others become numpy arrays; those of `own` would become floats there.
-        frame = table.drop_columns(list(own)).replace_schema_metadata(None).to_pandas()
-        for place, name in enumerate(table.schema.names):
-            if name in own:
-                frame.insert(place, name, table[name].to_pandas(types_mapper=kinds_of(own[name])).array)
-        if not len(table.schema.names) - len(own):
-            frame.index = pd.RangeIndex(table.num_rows)
-        if index is None:
-            index = next((name for name in _INDEX if name in frame.columns), False)
-        if index is not False:
-            frame = frame.set_index(index)
+        frame = data_frame(self.arrow(time_unit), ints=ints, index=index)
         frame.attrs["tidemark_sources"] = list(self.sources)
         if self.instrument is not None:
             frame.attrs["tidemark_instrument"] = self.instrument
@@ -373,12 +357,7 @@ class Answer:
 
         Times are ``TIMESTAMP WITH TIME ZONE``, shown in the zone of the connection: UTC, unless you give your own.
         """
-        engine = need("duckdb", "duckdb()")
-        if connection is None:
-            connection = made = engine.connect()
-            with contextlib.suppress(engine.Error):  # Without its extension `icu` DuckDB has no zones.
-                made.execute("SET TimeZone = 'UTC'")
-        return connection.from_arrow(self.arrow())
+        return (connection or duckdb_connection("duckdb()")).from_arrow(self.arrow())
 
     def to_parquet(
         self, path: str | os.PathLike[str], compression: Literal["zstd", "snappy", "gzip"] = "zstd", time_unit: TimeUnit = "us"
@@ -474,6 +453,33 @@ class Answer:
     def derived(self, schema: Sequence[Field], rows: Sequence[Row]) -> Answer:
         """Another arrangement of the same rows."""
         return Answer(replace(self._head, schema=tuple(schema)), rows=rows, sha256=self.sha256)
+
+
+def data_frame(table: Any, *, ints: Literal["nullable", "float"] = "nullable", index: str | bool | None = None) -> Any:
+    """A pyarrow Table as a pandas DataFrame, as ``Answer.df`` says."""
+    pd = need("pandas", "df()")
+    kinds = {"int64": pd.Int64Dtype(), "int32": pd.Int32Dtype(), "bool": pd.BooleanDtype()}
+    nullable = [one for one in table.schema if one.nullable] if ints == "nullable" else []
+    own = {one.name: kinds[str(one.type)] for one in nullable if str(one.type) in kinds}
+    # Columns of the others become numpy arrays; those of `own` would become floats there.
+    frame = table.drop_columns(list(own)).replace_schema_metadata(None).to_pandas()
+    for place, name in enumerate(table.schema.names):
+        if name in own:
+            frame.insert(place, name, table[name].to_pandas(types_mapper=kinds_of(own[name])).array)
+    if not len(table.schema.names) - len(own):
+        frame.index = pd.RangeIndex(table.num_rows)
+    if index is None:
+        index = next((name for name in _INDEX if name in frame.columns), False)
+    return frame.set_index(index) if index is not False else frame
+
+
+def duckdb_connection(what: str) -> Any:
+    """A connection of DuckDB that shows times in UTC."""
+    engine = need("duckdb", what)
+    made = engine.connect()
+    with contextlib.suppress(engine.Error):  # Without its extension `icu` DuckDB has no zones.
+        made.execute("SET TimeZone = 'UTC'")
+    return made
 
 
 def kinds_of(kind: Any) -> Callable[[Any], Any]:
