@@ -2,7 +2,8 @@
  * Two verifiers that share no code: `./tidemark check` and the Python client's. What somebody alters who may also sign, both refuse,
  * and what neither can see, both accept.
  */
-import { cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
+import { cp, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect } from 'vitest';
 import { folderSource } from '../../shared/proof-log/folder.ts';
@@ -13,9 +14,10 @@ import { run } from '../../shared/stack/processes.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { givenTool } from '../support/given.ts';
 import { sha256Of } from '../support/lake-folder.ts';
-import { DATASET, documentPath } from '../support/pipeline.ts';
-import { createLogged, type LoggedSystem, logFolderOf } from '../support/proof-log.ts';
-import { SMALL_DAYS } from '../support/three-days.ts';
+import { DATASET, documentPath, type System } from '../support/pipeline.ts';
+import { createLogged, type LoggedSystem, logFolderOf, sequence } from '../support/proof-log.ts';
+import { OWN_MATRIX } from '../support/rights.ts';
+import { SMALL_DAYS, writeDays } from '../support/three-days.ts';
 import { clientPython } from '../support/tools.ts';
 
 type Verdict = 'accepted' | 'refused';
@@ -32,10 +34,12 @@ interface Case {
 
 const python = await clientPython();
 const DAY = SMALL_DAYS[0].day;
+const FOURTH = '2024-03-04';
 let logged: LoggedSystem;
 let cases: Case[];
 let signer: Signer;
 let work: string;
+let lake: string;
 
 /** Reads cases from a file, and prints what Python's verifier says of each. */
 const PROGRAM = `
@@ -64,6 +68,8 @@ beforeAll(async () => {
     ...(await exportCases(whole)),
     ...(await lineageCases(lineage, join(system.vendor, documentPath(DAY)))),
     ...(await logCases(logFolderOf(system.env))),
+    ...(await tlogProofCases(lineage, logFolderOf(system.env))),
+    ...(await lakeCases(system)),
   ];
 });
 afterAll(() => logged?.[Symbol.asyncDispose]());
@@ -332,6 +338,186 @@ async function logCases(log: string): Promise<Case[]> {
   return made;
 }
 
+/** Proofs of inclusion as files, made of a lineage answer. */
+async function tlogProofCases(answer: Json, log: string): Promise<Case[]> {
+  const made: Case[] = [];
+  const { leaf_index: index, inclusion, leaf } = answer.proof_log;
+  const proof = ['c2sp.org/tlog-proof@v1', `index ${index}`, ...inclusion, '', answer.checkpoint].join('\n');
+  const entry = join(work, 'entry.json');
+  await writeFile(entry, leaf);
+  const other = join(work, 'other-entry.json');
+  await writeFile(other, leaf.replace('"rows":8000', '"rows":8001'));
+  const add = async (name: string, expected: Verdict, text: string, options: Partial<Case> = { second: entry }) => {
+    const subject = `${folderOf(`proof ${name}`)}.tlog-proof`;
+    await writeFile(subject, text);
+    made.push({ name: `tlog-proof: ${name}`, expected, subject, ...options });
+  };
+  await add('as it is', 'accepted', proof);
+  await add('with the log', 'accepted', proof, { log });
+  await add('without its leaf', 'accepted', proof, {});
+  await add('with an extra line', 'accepted', proof.replace('index', 'extra AAAA\nindex'));
+  await add('another leaf', 'refused', proof, { second: other });
+  await add('another index', 'refused', proof.replace(`index ${index}`, `index ${index ^ 1}`));
+  await add('an index beyond the tree', 'refused', proof.replace(`index ${index}`, 'index 1000'));
+  await add('a leading zero', 'refused', proof.replace(`index ${index}`, `index 0${index}`));
+  await add('a hash less', 'refused', proof.replace(`${inclusion[0]}\n`, ''));
+  await add('a hash cut', 'refused', proof.replace(inclusion[0], 'AAAA'));
+  await add('another size', 'refused', proof.replace(/\n(\d+)\n(?=[^\n]*\n\n\u2014)/, '\n9\n'));
+  await add('a stranger’s checkpoint', 'refused', proof.replace(/\n\n[\s\S]*/, `\n\n${stranger().sign('log\n9\n')}`));
+  await add('an unknown line', 'refused', proof.replace('index', 'more\nindex'));
+  return made;
+}
+
+const stranger = () => generateSigner(signer.verifier.name);
+
+/** A lake of three days that got a fourth, so that a table has two versions. Each case alters a copy. */
+async function lakeCases(system: System): Promise<Case[]> {
+  lake = join(system.env.dir, 'lake');
+  const write = async () => {
+    const own = { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
+    const { exit, stderr } = await system.run(['lake', '--to', lake], own);
+    if (exit !== 0) throw new Error(stderr);
+  };
+  await write();
+  await writeDays(system, [{ ...SMALL_DAYS[1], day: FOURTH, firstId: 100_000 }]);
+  if ((await system.backfill(FOURTH, FOURTH)).exit !== 0) throw new Error('the fourth day is not proved');
+  await sequence(system.env);
+  await write();
+  const table = `${DATASET}/native`;
+  const made: Case[] = [];
+  const add = async (name: string, expected: Verdict, change: (folder: string) => Promise<unknown>) => {
+    const folder = folderOf(`lake ${name}`);
+    await cp(lake, folder, { recursive: true });
+    await change(folder);
+    made.push({ name: `lake: ${name}`, expected, subject: folder });
+  };
+  const edit = async (path: string, change: (value: Json) => void) => {
+    const value = JSON.parse(await readFile(path, 'utf8'));
+    change(value);
+    await writeFile(path, manifestBytes(value));
+  };
+  /** Changes the note of the table in the root manifest. @param by whose key signs it anew; null: nobody's */
+  const note = (name: string, expected: Verdict, change: (note: Json) => void, by: Signer | null = null) =>
+    add(name, expected, (folder) =>
+      edit(join(folder, '_manifest.json'), (root) => {
+        const at = root.tables.findIndex((one: Json) => one.table === table);
+        const { signed, ...facts } = root.tables[at];
+        change(facts);
+        root.tables[at] = by ? signManifest(facts, by) : { ...facts, signed };
+      }),
+    );
+  const fileIn = async (folder: string, what: string) => {
+    const names = (await readdir(join(folder, what), { recursive: true })).filter((one) => one.endsWith('.parquet'));
+    return join(folder, what, names.sort()[0]);
+  };
+  const logIn = (folder: string, version = 1) =>
+    join(folder, table, '_delta_log', `${String(version).padStart(20, '0')}.json`);
+  const manifestIn = async (folder: string) => {
+    const name = (await fileIn(folder, table)).slice(join(folder, table).length + 1);
+    return join(folder, '_proofs', table, `${sha256Of(name).slice(0, 32)}.json`);
+  };
+  await add('as it is', 'accepted', async () => {});
+  await note('a note signed anew without a change', 'accepted', () => {}, signer);
+  await note('a note of a stranger', 'refused', () => {}, stranger());
+  await note(
+    'a note without a signature',
+    'refused',
+    put('rows', (value) => Number(value) + 1),
+  );
+  for (const member of ['version', 'change', 'files', 'rows', 'bytes', 'log_bytes']) {
+    const one = put(member, (value) => Number(value) - 1);
+    await note(`another ${member}, signed by the stolen key`, 'refused', one, signer);
+  }
+  await note('another files_sha256, signed', 'refused', put('files_sha256', 'ab'.repeat(32)), signer);
+  await note('a checkpoint of a stranger, signed', 'refused', put('checkpoint', stranger().sign('x\n9\n')), signer);
+  await note(
+    'more bytes of the log, signed',
+    'refused',
+    put('log_bytes', (value) => Number(value) + 1),
+    signer,
+  );
+  await add('a note left out', 'refused', (folder) =>
+    edit(join(folder, '_manifest.json'), (root) => void root.tables.pop()),
+  );
+  await add('notes in another order', 'refused', (folder) =>
+    edit(join(folder, '_manifest.json'), (root) => void root.tables.reverse()),
+  );
+  await add('the notes of the version before', 'refused', (folder) =>
+    edit(join(folder, '_manifest.json'), (root) => {
+      const old = JSON.parse(readFileSync(join(folder, '_proofs', table, `${'0'.repeat(20)}.json`), 'utf8'));
+      root.tables = root.tables.map((one: Json) => (one.table === table ? old : one));
+    }),
+  );
+  await add('a version that nobody signed', 'refused', async (folder) =>
+    writeFile(logIn(folder, 2), await readFile(logIn(folder))),
+  );
+  await add('a commit with another file', 'refused', async (folder) =>
+    writeFile(
+      logIn(folder),
+      (await readFile(logIn(folder), 'utf8')).replaceAll(/\d-[0-9a-f]{64}/g, `1-${'ab'.repeat(32)}`),
+    ),
+  );
+  await add('a commit that is cut', 'refused', async (folder) =>
+    writeFile(logIn(folder), (await readFile(logIn(folder), 'utf8')).slice(0, -5)),
+  );
+  await add('a commit that is gone', 'refused', (folder) => rm(logIn(folder)));
+  await add('a table from elsewhere', 'refused', (folder) =>
+    cp(join(folder, table), join(folder, 'another_table', 'native'), { recursive: true }),
+  );
+  await add('a file that is gone', 'refused', async (folder) => rm(await fileIn(folder, table)));
+  await add('a byte of a file', 'refused', async (folder) => {
+    const path = await fileIn(folder, table);
+    const bytes = await readFile(path);
+    bytes[bytes.length >> 1] ^= 1;
+    await writeFile(path, bytes);
+  });
+  await add('a manifest that is gone', 'refused', async (folder) => rm(await manifestIn(folder)));
+  await add('a manifest with other rows', 'refused', async (folder) =>
+    edit(
+      await manifestIn(folder),
+      put('row_count', (value) => Number(value) + 1),
+    ),
+  );
+  await add('a manifest with other rows, signed by the stolen key', 'refused', async (folder) =>
+    edit(await manifestIn(folder), (manifest) => {
+      const { signed: _, ...facts } = manifest;
+      Object.assign(manifest, signManifest({ ...facts, row_count: facts.row_count + 1 }, signer));
+    }),
+  );
+  await add('the manifest of another table’s file', 'refused', async (folder) => {
+    const others = join(folder, '_proofs', DATASET, 'aligned_1s');
+    const name = (await readdir(others)).find((one) => /^[0-9a-f]{32}\.json$/.test(one))!;
+    await cp(join(others, name), await manifestIn(folder));
+  });
+  return made;
+}
+
+givenTool(python).test('the Python client reads a lake that the command wrote as of each of its changes', async () => {
+  const program = `
+import json, sys
+import tidemark_client as tm
+from tidemark_client.lake import Lake
+from pathlib import Path
+lake = Lake(Path(sys.argv[1]))
+told = []
+for change in json.loads(sys.argv[2]):
+    for engine in ('polars', 'pandas'):
+        rows = lake.scan('${DATASET}', as_of_change=change, engine=engine)
+        told.append(len(rows if engine == 'pandas' else rows.collect()))
+print(json.dumps(told))
+`;
+  const versions = ['0', '1'].map((at) => join(lake, '_proofs', DATASET, 'native', `${at.padStart(20, '0')}.json`));
+  const notes: Json[] = await Promise.all(versions.map(async (path) => JSON.parse(await readFile(path, 'utf8'))));
+  const [first, second] = notes.map(({ change, rows }) => ({ change, rows }));
+  expect(second.rows - first.rows).toBe(SMALL_DAYS[1].rows);
+  const changes = [first.change, second.change - 1, second.change, second.change + 7];
+  const { stdout } = await run(python.path, ['-B', '-c', program, lake, JSON.stringify(changes)], {
+    env: { PYTHONPATH: join(ROOT, 'client/python/src') },
+  });
+  const [old, now] = [first.rows, second.rows];
+  expect(JSON.parse(stdout)).toEqual([old, old, old, old, now, now, now, now]);
+});
+
 givenTool(python).test('both verifiers refuse the same things', async () => {
   const list = join(work, 'cases.json');
   await writeFile(list, JSON.stringify(cases));
@@ -356,6 +542,6 @@ givenTool(python).test('both verifiers refuse the same things', async () => {
     const [pythonSays, why] = told.get(name)!;
     table.push({ name, expected, tidemark: exit === 0 ? 'accepted' : 'refused', python: pythonSays, why });
   }
-  expect(table.length).toBeGreaterThan(60);
+  expect(table.length).toBeGreaterThan(100);
   expect(table.filter((one) => one.tidemark !== one.expected || one.python !== one.expected)).toEqual([]);
 });

@@ -18,6 +18,7 @@ import {
 import {
   checkpointText,
   generateSigner,
+  NoteFault,
   openCheckpoint,
   openNote,
   parseCheckpoint,
@@ -26,12 +27,21 @@ import {
   type Signer,
   signCheckpoint,
 } from '../../shared/proof-log/note.ts';
-import { followRotations, keysFrom, keysIn, rotationNote, trustedKeys } from '../../shared/proof-log/rotations.ts';
+import {
+  followRotations,
+  keysFrom,
+  keysIn,
+  parseRotations,
+  rotationNote,
+  trustedKeys,
+} from '../../shared/proof-log/rotations.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { signManifest, verifyManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
+import { checkTlogProof } from '../../shared/proof-log/tlog-proof.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../shared/registry/proof-rows.ts';
+import madeNotes from '../vectors/proof-log-notes.json' with { type: 'json' };
 import vectors from '../vectors/proof-log-tree.json' with { type: 'json' };
 
 // The example of golang.org/x/mod/sumdb/note.
@@ -257,6 +267,20 @@ test('roots and proofs are those of another implementation, over 70,000 leaves',
     const before = { size: Number(old), root: await treeRoot(Number(old), at) };
     expect(verifyConsistency(before, { size, root: tree.root }, found)).toBe(true);
   }
+});
+
+describe('notes and proofs of another implementation, which the Python client opens and refuses alike', () => {
+  test.each(madeNotes.notes)('a checkpoint $name', ({ key, note, refused, signed_at: signedAt }) => {
+    const [line, ...rotations] = key.split('\n');
+    const open = () => openCheckpoint(note, keysFrom(parseVerifier(line), parseRotations(rotations.join('\n'))));
+    if (refused) expect(open).toThrow(NoteFault);
+    else expect(open().signedAt ?? null).toBe(signedAt);
+  });
+
+  test.each(madeNotes.proofs)('a tlog-proof: $name', async ({ proof, leaf, accepted }) => {
+    const { ok } = await checkTlogProof(proof, [parseVerifier(madeNotes.log)], async () => Buffer.from(leaf));
+    expect(ok).toBe(accepted);
+  });
 });
 
 const SALT = Buffer.alloc(32, 1);

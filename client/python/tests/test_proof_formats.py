@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ROOT = Path(__file__).parents[3]
 VECTORS = json.loads((ROOT / "test/vectors/proof-log-tree.json").read_text())
+NOTES = json.loads((ROOT / "test/vectors/proof-log-notes.json").read_text())
 
 
 def level(hashes: list[bytes]) -> list[bytes]:
@@ -300,3 +302,39 @@ def test_keys_of_two_sizes() -> None:
     assert prooflog.in_force([key], 9) is key
     with pytest.raises(tm.ProofFault):
         prooflog.in_force([key], float("inf"))
+
+
+@pytest.mark.parametrize("case", NOTES["notes"], ids=lambda case: case["name"])
+def test_a_checkpoint_of_the_shared_vectors(case: dict[str, object]) -> None:
+    def opened() -> Checkpoint:
+        return prooflog.open_checkpoint(case["note"], prooflog.keys_in(case["key"]))
+
+    if case.get("refused"):
+        with pytest.raises(tm.ProofFault):
+            opened()
+    else:
+        assert opened().signed_at == case["signed_at"]
+
+
+@pytest.mark.parametrize("case", NOTES["proofs"], ids=lambda case: case["name"])
+def test_a_tlog_proof_of_the_shared_vectors(case: dict[str, object], folder: Path) -> None:
+    (folder / "a.tlog-proof").write_text(case["proof"])
+    (folder / "leaf").write_text(case["leaf"])
+    assert tm.check("a.tlog-proof", NOTES["log"], second="leaf").ok == case["accepted"]
+    assert tm.check("a.tlog-proof", NOTES["log"]).ok or not case["accepted"]
+
+
+def test_a_checkpoint_may_be_too_old(folder: Path) -> None:
+    at = NOTES["notes"][0]["signed_at"]
+    (folder / "checkpoint.note").write_text(NOTES["notes"][0]["note"])
+    (folder / "untimed.note").write_text(NOTES["notes"][1]["note"])
+    age = int(time.time()) - at
+
+    def faults(path: str, max_age: object) -> str:
+        return str(tm.check(path, NOTES["log"], max_age=max_age).faults)
+
+    assert faults("checkpoint.note", age + 600) == faults("untimed.note", None) == "[]"
+    assert "was signed at 2026-11-29T15:31:11+00:00, before" in faults("checkpoint.note", age - 600)
+    assert "has no time" in faults("untimed.note", "1h")
+    with pytest.raises(tm.SettingError, match="max_age is for checkpoints and logs"):
+        tm.check({}, NOTES["log"], max_age="1h")

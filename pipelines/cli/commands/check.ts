@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import { createReadStream, readFileSync } from 'node:fs';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { glob, readdir, readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
@@ -326,6 +326,10 @@ async function checkLake(folder: string, given: Given): Promise<Named> {
     parseLakeManifest(Buffer.from(readFileSync(join(folder, MANIFEST_FILE)))),
   );
   const mirrored = await readFile(join(folder, MIRROR_FILE)).then(stateOf, () => undefined);
+  const listed = new Set(root?.tables.map(({ table }) => table));
+  for await (const log of glob(`*/*/${LOG_FOLDER}`, { cwd: folder })) {
+    if (!listed.has(dirname(log))) report.faults.push(`${dirname(log)}: it has no signed note`);
+  }
   for (const note of root?.tables ?? []) {
     const { table, version } = note;
     try {
@@ -349,9 +353,11 @@ async function checkLake(folder: string, given: Given): Promise<Named> {
         );
       }
       const held = new CheckReport();
+      let rows = 0;
       for (const file of files) {
         const path = join(folder, file.manifest);
         const manifest = parseFileManifest(Buffer.from(await readText(path)), table, file);
+        rows += Number(manifest.row_count);
         merge(held, await checkFiles(shaped(MANIFEST, path, manifest), keys, (name) => join(folder, table, name)));
       }
       report.faults.push(...held.faults.map((fault) => `${table}: ${fault}`));
@@ -359,6 +365,9 @@ async function checkLake(folder: string, given: Given): Promise<Named> {
         for (const [line, { length }] of Map.groupBy(held[list], String)) {
           report[list].push(`${table}: ${length > 1 ? `${length} times: ` : ''}${line}`);
         }
+      }
+      if (files.length === note.files && rows !== note.rows) {
+        throw new Error(`its files have ${rows} rows, and its note ${note.rows}`);
       }
     } catch (error) {
       report.faults.push(`${table}: ${error instanceof Error ? error.message : error}`);

@@ -190,7 +190,7 @@ export const COMMANDS: Readonly<Record<string, readonly (RunnableCommand | Comma
     },
     {
       grammar: 'check <path> [second]',
-      doc: 'Checks an export (its folder or manifest), a lineage answer, one or two checkpoints, a `.tlog-proof` (with its leaf as the second path), or a mirror of the proof log, without a server. Prints what it checked and what not. Exits with 1 if a check fails.',
+      doc: 'Checks an export (its folder or manifest), a lineage answer, one or two checkpoints, a `.tlog-proof` (with its leaf as the second path), a mirror of the proof log, or a lake, without a server. Prints what it checked and what not. Exits with 1 if a check fails.',
       options: [
         text('key', 'Verifier key of the log, or a file with it. Default: the key that `--log`, or the mirror, names.'),
         text(

@@ -1,4 +1,4 @@
-"""Holds exports, lineage answers, checkpoints and whole logs against the proof log, with nothing but its key.
+"""Holds exports, lakes, lineage answers, checkpoints and whole logs against the proof log, with nothing but its key.
 
 A second reader of the same formats as the service's own ``./tidemark check``, which shares no code with it.
 """
@@ -12,18 +12,22 @@ import io
 import json
 import os
 import re
+import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from .errors import SettingError, TidemarkError
 from .extras import need
 from .prooflog import (
+    TLOG_PROOF,
     Checkpoint,
     Key,
     ProofFault,
@@ -33,6 +37,7 @@ from .prooflog import (
     differing,
     follow,
     in_force,
+    includes,
     is_named,
     is_proving,
     keys_in,
@@ -41,10 +46,12 @@ from .prooflog import (
     open_checkpoint,
     open_note,
     parse_leaf,
+    parse_tlog_proof,
     proved_leaf,
     source_of,
 )
 from .rows import Expected, Layout, RowDigests, csv_rows, layouts
+from .times import seconds
 
 #: A manifest has the leaves of at most so many partitions of a dataset.
 _MAX_LEAVES = 1000
@@ -87,39 +94,59 @@ def check(
     document: str | os.PathLike[str] | None = None,
     log: str | None = None,
     second: str | os.PathLike[str] | None = None,
+    max_age: int | str | timedelta | None = None,
 ) -> Report:
     """Checks whatever ``subject`` is; needs the extra ``check``, for Parquet also ``arrow``.
 
     ``subject``: the folder of an export or its manifest, a lineage answer, a checkpoint (with ``log``, the URL or the folder of
-    the log, and perhaps a ``second`` one: the newer continues the older), or the folder of a mirrored log. ``key``: the
-    verifier key of the log, its text or its file; below its line may stand the rotations. ``document``: the vendor's file of a
-    lineage answer.
+    the log, and perhaps a ``second`` one: the newer continues the older), a ``.tlog-proof`` (with its leaf's file as the
+    ``second``, or ``log``), or the folder of a mirrored log or of a lake. ``key``: the verifier key of the log, its text or its
+    file; below its line may stand the rotations. ``document``: the vendor's file of a lineage answer. ``max_age``: how old the
+    newest checkpoint, or that of the log, may be, such as ``"1h"``.
 
     >>> trades = td.query("exchange_a_spot_trades", n_rows=1)
     >>> tm.check(td.lineage(next(iter(trades)), "exchange_a_spot_trades"), td.proof_key()).ok
     True
     """
     keys = keys_in(_key_text(key))
+    oldest = None if max_age is None else time.time() - seconds(max_age)
     if isinstance(subject, Mapping):
+        _no_age(oldest)
         return check_lineage(subject, keys, document)
     path = Path(subject)
     if path.is_dir():
         if (path / "checkpoint").is_file() and not (path / "manifest.json").is_file():
-            return check_log(str(path), keys)
+            return check_log(str(path), keys, oldest=oldest)
+        if (path / "_manifest.json").is_file():
+            _no_age(oldest)
+            return check_lake(path, keys)
         path = path / "manifest.json"
-    if not path.is_file():
-        raise SettingError(f"{path} does not exist")
-    if path.stat().st_size > 1 << 28:
-        raise SettingError(f"{path} is larger than anything that can be checked")
-    text = path.read_text(encoding="utf-8")
-    if not text.lstrip().startswith("{"):
-        return _check_checkpoints(text, keys, log, Path(second).read_text(encoding="utf-8") if second else None)
+    text = read_text(path)
+    if not text.startswith((TLOG_PROOF, "{")):
+        return _check_checkpoints(text, keys, log, read_text(Path(second)) if second else None, oldest)
+    _no_age(oldest)
+    if text.startswith(TLOG_PROOF):
+        return check_tlog_proof(text, keys, Path(second) if second else None, log)
     found = json.loads(text)
     if "payload_raw" in found:
         return check_lineage(found, keys, document)
     name = path.name.removesuffix(".manifest.json")
     beside = [path.with_name(name)] if name != path.name else [path.with_name(str(one["name"])) for one in found.get("files", [])]
     return check_export(text, keys, beside)
+
+
+def _no_age(oldest: float | None) -> None:
+    if oldest is not None:
+        raise SettingError("max_age is for checkpoints and logs: nothing else says whether there is a newer one")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that is not larger than anything that can be checked."""
+    if not path.is_file():
+        raise SettingError(f"{path} does not exist")
+    if path.stat().st_size > 1 << 28:
+        raise SettingError(f"{path} is larger than anything that can be checked")
+    return path.read_text(encoding="utf-8")
 
 
 # Exports
@@ -133,7 +160,7 @@ def check_export(manifest: str | bytes, keys: Sequence[Key] | str, paths: Sequen
     facts = json.loads(text)
     leaves: dict[str, Mapping[str, Any]] = {}
     with report.attempt("signature of the manifest"):
-        report.checked.append(f"the manifest is the one that {_manifest_signer(text, facts, keys)} signed")
+        report.checked.append(f"the manifest is the one that {manifest_signer(text, facts, keys)} signed")
     whole = False
     with report.attempt("proof log"):
         whole = _check_leaves(report, facts, keys, leaves)
@@ -151,7 +178,7 @@ def check_export(manifest: str | bytes, keys: Sequence[Key] | str, paths: Sequen
     return report
 
 
-def _manifest_signer(text: str, facts: Mapping[str, Any], keys: Sequence[Key]) -> str:
+def manifest_signer(text: str, facts: Mapping[str, Any], keys: Sequence[Key]) -> str:
     """The signature is the last member, over the file without it."""
     match = re.search(r',\n  "signed": ("(?:[^"\\]|\\.)*"|null)\n}\n\Z', text)
     if not match:
@@ -162,8 +189,9 @@ def _manifest_signer(text: str, facts: Mapping[str, Any], keys: Sequence[Key]) -
     signed, by = open_note(note, keys)
     digest = hashlib.sha256(f"{text[: match.start()]}\n}}\n".encode()).hexdigest()
     checkpoint = (facts.get("proof_log") or {}).get("checkpoint")
-    # Without a checkpoint nobody knows when a key that was rotated signed it.
-    size = int(checkpoint.split("\n")[1]) if checkpoint else float("inf")
+    change = facts.get("change")
+    # Without either nobody knows when a key that was rotated signed it.
+    size = int(checkpoint.split("\n")[1]) if checkpoint else change if type(change) is int else float("inf")
     key = in_force(by, size)
     if signed != f"{key.name} export manifest\nsha256:{digest}\n":
         raise ProofFault("the manifest is not the one that was signed")
@@ -223,8 +251,6 @@ def _check_files(report: Report, facts: Mapping[str, Any], paths: Sequence[Path]
     if len(files) != len(paths):
         raise ProofFault(f"the manifest has {len(files)} files, and {len(paths)} are given")
     for one, path in zip(files, paths, strict=True):
-        if path.parent != path.parent / Path(str(one["name"])).parent:
-            raise ProofFault(f"the manifest names a file outside its folder: {one['name']}")
         if not path.is_file():
             raise ProofFault(f"{path.name} is missing")
         size = path.stat().st_size
@@ -393,6 +419,121 @@ def _is_inside(partition: str, layout: Layout, window: tuple[datetime | None, da
     return (start is None or start <= begins) and (end is None or end >= begins + timedelta(days=1))
 
 
+# Lakes
+
+_TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}/(?:native|aligned_1s)")
+_DATA_FILE = re.compile(
+    r"(?:date=[0-9]{4}-[0-9]{2}-[0-9]{2}|year=[0-9]{4})/(?:instrument=[A-Za-z0-9._%-]+/)?[0-9]+-([0-9a-f]{64})\.parquet"
+)
+_MAX_LOG_BYTES = 1 << 28
+_MAX_COMMITS = 1000
+
+
+def check_lake(folder: str | os.PathLike[str], keys: Sequence[Key] | str) -> Report:
+    """Checks the newest version of each table of a lake or of its mirror: its signed note, its Delta log, all of its files."""
+    keys = keys_in(keys) if isinstance(keys, str) else keys
+    lake = Path(folder)
+    report = Report()
+    notes: dict[str, dict[str, Any]] = {}
+    with report.attempt("_manifest.json"):
+        root = json.loads(read_text(lake / "_manifest.json"))
+        notes = {note["table"]: note for note in root["tables"]}
+        if root["lake_version"] != 2 or list(notes) != sorted(notes) or len(notes) != len(root["tables"]):
+            raise ProofFault("it is not of its form: lake_version 2, and tables sorted by their names")
+    unsigned = sorted(str(log.parent.relative_to(lake)) for log in lake.glob("*/*/_delta_log"))
+    report.faults += [f"{table}: it has no signed note" for table in unsigned if table not in notes]
+    for table, note in notes.items():
+        with report.attempt(table):
+            _check_table(report, lake, note, keys)
+    return report
+
+
+def _check_table(report: Report, lake: Path, note: Mapping[str, Any], keys: Sequence[Key]) -> None:
+    table, version = str(note["table"]), int(note["version"])
+    text = json.dumps(note, indent=2, ensure_ascii=False) + "\n"
+    signer = manifest_signer(text, note, keys)
+    if note["lake_version"] != 2 or not _TABLE.fullmatch(table):
+        raise ProofFault("its note is not of its form")
+    if note["checkpoint"] is not None:
+        open_checkpoint(note["checkpoint"], keys)
+    log = lake / table / "_delta_log"
+    newest = max(int(one.name[:20]) for one in log.iterdir() if re.fullmatch(r"\d{20}\.(json|checkpoint\.parquet)", one.name))
+    if newest > version:
+        raise ProofFault(f"version {newest} of its log has no signed note")
+    files, change = _delta_files(log, note)
+    listing = []
+    for name in sorted(files):
+        found = _DATA_FILE.fullmatch(name)
+        if not found:
+            raise ProofFault(f"it has the file {name:.200}, which no writer of a lake adds")
+        listing.append(f"{found[1]}  {name}\n")
+    digest = hashlib.sha256("".join(listing).encode()).hexdigest()
+    stated = {"files": len(files), "bytes": sum(files.values()), "files_sha256": digest, "change": change}
+    for member, value in stated.items():
+        if note[member] != value:
+            raise ProofFault(f"its log has the {member} {value}, and its note {note[member]}")
+    report.checked.append(f"{table}: version {version}, up to change {change}, has the {len(files)} files that {signer} signed")
+    told: Counter[tuple[str, str]] = Counter()
+    rows = 0
+    for name, size in files.items():
+        manifest, held = _check_lake_file(lake, table, name, size, keys)
+        rows += manifest["row_count"]
+        report.faults += [f"{table}: {name}: {fault}" for fault in held.faults]
+        told.update(("checked", line) for line in held.checked)
+        told.update(("not_checked", line) for line in held.not_checked)
+    for (kind, line), times in told.items():
+        getattr(report, kind).append(f"{table}: " + (f"{times} times: " if times > 1 else "") + line)
+    if rows != note["rows"]:
+        raise ProofFault(f"its files have {rows} rows, and its note {note['rows']}")
+
+
+def _check_lake_file(lake: Path, table: str, name: str, size: int, keys: Sequence[Key]) -> tuple[Any, Report]:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    text = read_text(lake / "_proofs" / table / f"{digest}.json")
+    manifest = json.loads(text)
+    sha256 = name[-72:-8]
+    expected = [*table.split("/"), 1, name, sha256, size]
+    (only,) = manifest["files"]
+    stated = [manifest["dataset"], manifest["mode"], len(manifest["files"]), only["name"], only["sha256"], only["bytes"]]
+    if stated != expected:
+        raise ProofFault(f"the manifest of {name} is of {stated}, and the log of {expected}")
+    return manifest, check_export(text, keys, [lake / table / name])
+
+
+def _delta_files(log: Path, note: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    """The active files of a version with their sizes, and its change, within the bounds of its note."""
+    version, start, left = int(note["version"]), note["log_checkpoint"], int(note["log_bytes"])
+    first = 0 if start is None else int(start) + 1
+    if left > _MAX_LOG_BYTES or version - first >= _MAX_COMMITS or first > version + 1:
+        raise ProofFault("its log is longer than any log of a lake")
+    names = [] if start is None else [f"{start:020}.checkpoint.parquet"]
+    names += [f"{at:020}.json" for at in range(first, version + 1)]
+    files: dict[str, int] = {}
+    change = 0
+    for name in names:
+        size = (log / name).stat().st_size if (log / name).is_file() else -1
+        if not 0 <= size <= left:
+            raise ProofFault(f"{name} of its log has {size} bytes, and at most {left} are left of its note's log_bytes")
+        left -= size
+        for action in _actions(log / name):
+            if added := action.get("add"):
+                files[unquote(added["path"], errors="strict")] = int(added["size"])
+            if removed := action.get("remove"):
+                files.pop(unquote(removed["path"], errors="strict"), None)
+            if (txn := action.get("txn")) and txn["appId"] == "tidemark":
+                change = int(txn["version"])
+    if left:
+        raise ProofFault(f"its log lacks {left} bytes of its note's log_bytes")
+    return files, change
+
+
+def _actions(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".json":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    found: list[dict[str, Any]] = need("pyarrow.parquet", "Checking a lake").read_table(path).to_pylist()
+    return found
+
+
 # Lineage
 
 
@@ -482,14 +623,15 @@ def _document(path: Path) -> Iterator[Any]:
 # Checkpoints and logs
 
 
-def check_consistency(first: str, second: str, keys: Sequence[Key] | str, log: str) -> Report:
-    """Whether the newer of two checkpoints continues the older, by the tiles of the log."""
+def check_consistency(first: str, second: str, keys: Sequence[Key] | str, log: str, *, oldest: float | None = None) -> Report:
+    """Whether the newer of two checkpoints continues the older, by the tiles of the log. ``oldest``: seconds since 1970."""
     keys = keys_in(keys) if isinstance(keys, str) else keys
     report = Report()
     with report.attempt("checkpoints"):
         keys = _served(source_of(log), keys)
         old, new = sorted((open_checkpoint(note, keys) for note in (first, second)), key=lambda one: one.size)
         _compare(report, old, new, log)
+        _check_age(report, new, oldest)
     return report
 
 
@@ -506,12 +648,14 @@ def _compare(report: Report, old: Checkpoint, new: Checkpoint, log: str) -> None
     report.checked.append(f"the tree of {new.size} leaves continues that of {old.size}")
 
 
-def _check_checkpoints(first: str, keys: Sequence[Key], log: str | None, second: str | None) -> Report:
+def _check_checkpoints(first: str, keys: Sequence[Key], log: str | None, second: str | None, oldest: float | None) -> Report:
     if second is None:
         if log is None:
             report = Report()
             with report.attempt("checkpoint"):
-                report.checked.append(f"the checkpoint of {open_checkpoint(first, keys).size} leaves is signed")
+                head = open_checkpoint(first, keys)
+                report.checked.append(f"the checkpoint of {head.size} leaves is signed")
+                _check_age(report, head, oldest)
             return report
         source = source_of(log)
         served = source("checkpoint")
@@ -524,14 +668,59 @@ def _check_checkpoints(first: str, keys: Sequence[Key], log: str | None, second:
             if old.size > new.size:
                 raise ProofFault(f"the log shrank from {old.size} to {new.size} leaves")
             _compare(report, old, new, log)
+            _check_age(report, new, oldest)
         return report
     if log is None:
         raise SettingError("Two checkpoints are compared by the tiles of the log: give log=")
-    return check_consistency(first, second, keys, log)
+    return check_consistency(first, second, keys, log, oldest=oldest)
 
 
-def check_log(log: str, keys: Sequence[Key] | str) -> Report:
-    """Reads every leaf of a log, of a folder or a URL, and makes its tree again."""
+#: Seconds by which the clocks of two machines may differ.
+_CLOCKS_DIFFER = 300
+
+
+def _check_age(report: Report, head: Checkpoint, oldest: float | None) -> None:
+    """Whether somebody may keep a newer checkpoint back. ``oldest``: in seconds since 1970."""
+    if oldest is None:
+        return
+    told = f"the checkpoint of {head.size} leaves"
+    if head.signed_at is None:
+        raise ProofFault(f"{told} has no time")
+    told += f" was signed at {datetime.fromtimestamp(head.signed_at, UTC).isoformat()}"
+    if head.signed_at < oldest:
+        raise ProofFault(f"{told}, before {datetime.fromtimestamp(oldest, UTC).isoformat(timespec='seconds')}")
+    if head.signed_at > time.time() + _CLOCKS_DIFFER:
+        raise ProofFault(f"{told}, which is still to come: the clock there, or here, is wrong")
+    report.checked.append(told)
+
+
+def check_tlog_proof(text: str, keys: Sequence[Key] | str, leaf: Path | None = None, log: str | None = None) -> Report:
+    """Checks a proof of inclusion (https://c2sp.org/tlog-proof): its checkpoint, and the leaf of a file or of the log."""
+    keys = keys_in(keys) if isinstance(keys, str) else keys
+    report = Report()
+    with report.attempt("tlog-proof"):
+        index, proof, note = parse_tlog_proof(text)
+        if log is not None:
+            keys = _served(source_of(log), keys)
+        head = open_checkpoint(note, keys)
+        report.checked.append(f"its checkpoint of {head.size} leaves is signed by {head.origin}")
+        if index >= head.size:
+            raise ProofFault(f"it is of leaf {index}, and the tree has {head.size}")
+        if leaf is not None:
+            entry = read_text(leaf).encode()
+        elif log is not None:
+            entry = Tiles(source_of(log), head.size).entries(index // 256)[index % 256]
+        else:
+            report.not_checked.append(f"leaf {index}: give its file as the second, or the log")
+            return report
+        if not includes(leaf_hash(entry), index, proof, head):
+            raise ProofFault(f"the leaf is not leaf {index} of the tree of {head.size} leaves that was signed")
+        report.checked.append(f"the leaf is leaf {index} of the tree that was signed")
+    return report
+
+
+def check_log(log: str, keys: Sequence[Key] | str, *, oldest: float | None = None) -> Report:
+    """Reads every leaf of a log, of a folder or a URL, and makes its tree again. ``oldest``: seconds since 1970."""
     keys = keys_in(keys) if isinstance(keys, str) else keys
     report = Report()
     source = source_of(log)
@@ -563,6 +752,7 @@ def check_log(log: str, keys: Sequence[Key] | str) -> Report:
             raise ProofFault(f"the {head.size} leaves do not give the root that was signed")
         report.checked.append(f"all {head.size} leaves give the root that was signed")
         _check_rotations(keys, note.decode(), head.size, rotations)
+        _check_age(report, head, oldest)
     return report
 
 

@@ -76,6 +76,15 @@ class Key:
     note: str | None = None
 
     @property
+    def timed_id(self) -> bytes:
+        """What its signatures with a time begin with."""
+        return sha256(self.name.encode(), b"\n\x04", self.public)[:4]
+
+    def signs(self, size: float) -> bool:
+        """Whether it is this key's turn at that size of the tree."""
+        return self.since <= size and (self.until is None or size <= self.until)
+
+    @property
     def line(self) -> str:
         """The key as one line."""
         return f"{self.name}+{self.id.hex()}+{base64.b64encode(bytes([1]) + self.public).decode()}"
@@ -143,12 +152,17 @@ def follow(keys: Sequence[Key], rotations: Iterable[str]) -> list[Key]:
 
 def open_note(note: str, keys: Sequence[Key]) -> tuple[str, list[Key]]:
     """The text of a note, and which of the keys signed it. Lines of other keys are ignored."""
+    text, by, _ = _read_note(note, keys)
+    return text, by
+
+
+def _read_note(note: str, keys: Sequence[Key]) -> tuple[str, list[Key], list[tuple[Key, int]]]:
+    """Besides, the times that the keys state, in seconds since 1970."""
     text, gap, signatures = note.rpartition("\n\n")
     if not gap or not signatures.endswith("\n"):
         raise ProofFault("a signed note is a text, an empty line, and one signature a line")
     text += "\n"
-    by = []
-    signers = []
+    by, times, signers = [], [], []
     for line in signatures[:-1].split("\n"):
         found = re.fullmatch(r"\u2014 ([^\s+]+) ([A-Za-z0-9+/]+=*)", line)
         data = _decoded(found[2]) if found else b""
@@ -160,16 +174,21 @@ def open_note(note: str, keys: Sequence[Key]) -> tuple[str, list[Key]]:
                 if not key.verifies(text, data[4:]):
                     raise ProofFault(f"the signature of {key.name} does not belong to the text")
                 by.append(key)
+            elif (key.name, key.timed_id) == (found[1], data[:4]):
+                seconds = int.from_bytes(data[4:12], "big")
+                if not key.verifies(f"cosignature/v1\ntime {seconds}\n{text}", data[12:]):
+                    raise ProofFault(f"the time that {key.name} states is not signed with the text")
+                times.append((key, seconds))
     if not by:
         wanted = " or ".join(f"{key.name}+{key.id.hex()}" for key in keys)
         raise ProofFault(f"the key {wanted} did not sign the note, but {' and '.join(signers)}")
-    return text, by
+    return text, by, times
 
 
 def in_force(by: Sequence[Key], size: float) -> Key:
     """The key of those whose turn it was at that size of the tree."""
     for key in by:
-        if key.since <= size and (key.until is None or size <= key.until):
+        if key.signs(size):
             return key
     key = by[0]
     raise ProofFault(
@@ -184,19 +203,38 @@ class Checkpoint:
     origin: str
     size: int
     root: bytes
+    #: When it was signed, in seconds since 1970, where a line says so.
+    signed_at: int | None = None
 
 
 def open_checkpoint(note: str, keys: Sequence[Key]) -> Checkpoint:
     """The checkpoint of a note: origin, size and root in its first three lines."""
-    text, by = open_note(note, keys)
+    text, by, times = _read_note(note, keys)
     lines = text.split("\n")
     if len(lines) < 4 or not lines[0] or not re.fullmatch(r"0|[1-9][0-9]{0,14}", lines[1]) or len(_decoded(lines[2])) != 32:
         raise ProofFault("a checkpoint has three lines: the origin, the size and the root in base64")
-    found = Checkpoint(lines[0], int(lines[1]), _decoded(lines[2]))
+    size = int(lines[1])
+    signed_at = max((seconds for key, seconds in times if key.signs(size)), default=None)
+    found = Checkpoint(lines[0], size, _decoded(lines[2]), signed_at)
     key = in_force(by, found.size)
     if key.name != found.origin:
         raise ProofFault(f"the checkpoint is of the log {found.origin}, and the key of {key.name}")
     return found
+
+
+#: The first line of a proof of inclusion as a file: https://c2sp.org/tlog-proof.
+TLOG_PROOF = "c2sp.org/tlog-proof@v1\n"
+
+
+def parse_tlog_proof(text: str) -> tuple[int, list[bytes], str]:
+    """Index, hashes and checkpoint of a ``.tlog-proof``."""
+    found = re.match(
+        r"(?:extra [A-Za-z0-9+/=]*\n)?index (0|[1-9][0-9]{0,14})\n((?:[A-Za-z0-9+/]+=*\n){0,63})\n", text[len(TLOG_PROOF) :]
+    )
+    hashes = [_decoded(line) for line in found[2].split()] if found else []
+    if not found or any(len(one) != 32 for one in hashes):
+        raise ProofFault("a tlog-proof has the lines `index N` and hashes in base64, an empty line, and a checkpoint")
+    return int(found[1]), hashes, text[len(TLOG_PROOF) + found.end() :]
 
 
 # Leaves
