@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import os
+import signal
+import socket
 import threading
 import time
 import warnings
@@ -262,6 +265,21 @@ def test_threads_and_forks_do_not_share_connections(td: tm.Client) -> None:
     assert list(td.query(TRADES, n_rows=300)) == whole
 
 
+def test_a_fork_does_not_wait_for_threads_of_its_parent(proxy: Proxy) -> None:
+    td = proxy.client()
+    td.datasets()
+    response = td._http.send("GET", "/v1/datasets")
+    with td._http._lock:  # As another thread may hold it at that moment.
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            response.read()
+            os._exit(0 if len(td.datasets()) == 12 and len(td._http._idle) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    response.close()
+    assert len(td.datasets()) == 12
+
+
 def test_it_works_in_a_running_event_loop(td: tm.Client) -> None:
     async def notebook() -> int:
         return td.query(TRADES, n_rows=3).row_count
@@ -324,6 +342,37 @@ def test_a_certificate_is_checked_against_those_that_are_trusted(
     assert tm.Client(url, KEY).query(TRADES, n_rows=3).row_count == 3
     with pytest.raises(tm.ConnectError, match="mismatch|not valid for"):
         tm.Client(url.replace("127.0.0.1", "localhost"), KEY, max_attempts=1).datasets()
+
+
+def test_a_proxy_is_asked_to_connect_to_a_service_behind_tls(proxy: Proxy, certificate: Path) -> None:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    proxy.server.socket = context.wrap_socket(proxy.server.socket, server_side=True)
+    asked: list[bytes] = []
+
+    def pipe(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(65_536):
+            target.sendall(data)
+
+    def connect() -> None:
+        client, _ = listener.accept()
+        while not (asked and asked[-1].endswith(b"\r\n\r\n")):
+            asked.append(b"".join(asked[-1:]) + client.recv(65_536))
+        service = socket.create_connection(("127.0.0.1", proxy.server.server_port))
+        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        threading.Thread(target=pipe, args=(client, service), daemon=True).start()
+        pipe(service, client)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=connect, daemon=True).start()
+        via = f"http://me:a%20word@127.0.0.1:{listener.getsockname()[1]}"
+        with tm.Client(proxy.url.replace("http:", "https:"), KEY, ca=str(certificate), proxy=via) as td:
+            assert len(td.datasets()) == 12
+    login = base64.b64encode(b"me:a word").decode()
+    assert asked[-1].startswith(f"CONNECT 127.0.0.1:{proxy.server.server_port} ".encode())
+    assert f"Proxy-Authorization: Basic {login}".encode() in asked[-1] and KEY.encode() not in asked[-1]
 
 
 def test_long_work_shows_a_bar_where_it_is_asked_for(proxy: Proxy, capfd: pytest.CaptureFixture[str]) -> None:

@@ -248,6 +248,9 @@ def test_a_wide_frame_has_the_last_capture_and_typed_columns() -> None:
     ]
     assert [(one["btc_units"], one["issuer"], one["wallet_count"]) for one in found] == [(2.0, None, None), (None, "<b>x</b>", 3)]
     assert {one["fund"] for one in found} == {"IBIT"}
+    # What was asked for is a column, of no rows as well.
+    assert [one.name for one in _widened([], ["btc_units"])[0][3:]] == ["btc_units"]
+    assert [row["total"] for row in _widened(rows, ["total"])[1]] == [None, None]
 
 
 def test_integers_past_2_to_53_nulls_and_texts_stay_as_they_are() -> None:

@@ -38,7 +38,12 @@ _DTYPES = ("int64", "float64", "string", "bool01", "timestamp_utc", "uuid", "jso
 #: The column that the index of a pandas frame takes, the first that exists.
 _INDEX = ("datetime", "observed_at_utc", "aligned_at_utc", "snapshot_at")
 TimeUnit: TypeAlias = Literal["ms", "us", "ns"]
-Row: TypeAlias = dict[str, Any]
+
+
+class Row(dict[str, Any]):
+    """A row by its columns. ``attrs`` says where it is from, as that of a pandas Series does."""
+
+    attrs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ class Answer:
         head: Head,
         *,
         spool: Spool | None = None,
-        rows: Sequence[Row] = (),
+        rows: Sequence[Mapping[str, Any]] = (),
         row_count: int | None = None,
         sha256: str | None = None,
         rows_sha256: str | None = None,
@@ -275,13 +280,26 @@ class Answer:
 
     def __iter__(self) -> Iterator[Row]:
         """Rows as dicts: times as datetimes, flags as booleans."""
+        attrs = self._attrs
+        for cells in self._cells():
+            row = Row(cells)
+            row.attrs = attrs
+            yield row
+
+    def _cells(self) -> Iterator[Mapping[str, Any]]:
         if self._spool is None:
-            yield from (self._shifted(row) for row in self._rows)
+            yield from self._shifted_rows()
         elif has("pyarrow"):
             for batch in self.batches():
                 yield from batch.to_pylist()
         else:
             yield from self.pl().iter_rows(named=True)
+
+    @property
+    def _attrs(self) -> dict[str, Any]:
+        """What ``lineage(row)`` reads."""
+        own = {"tidemark_instrument": self.instrument} if self.instrument is not None else {}
+        return {"tidemark_sources": list(self.sources), **own}
 
     def arrow(self, time_unit: TimeUnit = "us") -> pyarrow.Table:
         """A pyarrow Table. Needs the extra ``arrow``."""
@@ -323,9 +341,7 @@ class Answer:
         need("pandas", "df()")
         need("pyarrow", "df()", "pandas")
         frame = data_frame(self.arrow(time_unit), ints=ints, index=index)
-        frame.attrs["tidemark_sources"] = list(self.sources)
-        if self.instrument is not None:
-            frame.attrs["tidemark_instrument"] = self.instrument
+        frame.attrs.update(self._attrs)
         found: pandas.DataFrame = frame
         return found
 
@@ -439,10 +455,10 @@ class Answer:
         if rows != self.row_count:
             raise AlteredAnswerError(f"The answer has {rows} rows, and the service states {self.row_count}")
 
-    def _shifted_rows(self) -> Iterable[Row]:
+    def _shifted_rows(self) -> Iterable[Mapping[str, Any]]:
         return self._rows if self._shift is None else (self._shifted(row) for row in self._rows)
 
-    def _shifted(self, row: Row) -> Row:
+    def _shifted(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         return row if self._shift is None else {**row, "datetime": row["datetime"] + self._shift}
 
     def labelled(self, shift: timedelta) -> Answer:
@@ -450,7 +466,7 @@ class Answer:
         self._shift = shift
         return self
 
-    def derived(self, schema: Sequence[Field], rows: Sequence[Row]) -> Answer:
+    def derived(self, schema: Sequence[Field], rows: Sequence[Mapping[str, Any]]) -> Answer:
         """Another arrangement of the same rows."""
         return Answer(replace(self._head, schema=tuple(schema)), rows=rows, sha256=self.sha256)
 

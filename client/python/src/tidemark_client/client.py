@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from .answer import ARROW, NDJSON, Answer, Field, Head, Row, read_answer, written
+from .answer import ARROW, NDJSON, Answer, Field, Head, read_answer, written
 from .columns import Column, Filter, clauses, exchange_key, flattened, fund_id, series_id
 from .errors import (
     IncompleteAnswerError,
@@ -297,7 +297,8 @@ class Client:
         if not wide:
             return self.query("etf_daily_metrics", **kwargs)
         long = self._rows_of("etf_daily_metrics", **kwargs)
-        return long.derived(*_widened(sorted(long, key=lambda row: row["ingested_at_utc"])))
+        asked = [metrics] if isinstance(metrics, str) else metrics or ()
+        return long.derived(*_widened(sorted(long, key=lambda row: row["ingested_at_utc"]), set(asked) - {"observed_at_utc"}))
 
     def macro(
         self,
@@ -328,7 +329,7 @@ class Client:
             Field("vintage", "string", False),
             Field("known_at_utc", "timestamp_utc", False),
         )
-        newest: dict[object, Row] = {}
+        newest: dict[object, Mapping[str, Any]] = {}
         for place, row in enumerate(sorted(found, key=_vintage_order)):
             origin = json.loads(row["provenance_json"])
             vintage = str(origin["realtime_start"])
@@ -500,10 +501,10 @@ class Client:
     def lineage(self, row: Any, dataset: str | None = None, *, instrument: str | None = None) -> dict[str, Any]:
         """The vendor's bytes behind a row, their document, its proof and its leaf in the proof log.
 
-        ``row``: a row of a native answer as a dict, a pandas Series or a polars row dict, or an offset such as a trade id.
-        ``dataset``: needed for an offset and for rows that do not say it.
+        ``row``: a row of a native answer: what iterating gives, a pandas Series or named tuple, a dict, or an offset such as a
+        trade id. ``dataset`` and ``instrument``: needed for offsets, named tuples and other dicts, which do not say them.
 
-        >>> answer = td.lineage(next(iter(td.query("exchange_a_spot_trades", n_rows=1))), "exchange_a_spot_trades")
+        >>> answer = td.lineage(next(iter(td.query("exchange_a_spot_trades", n_rows=1))))
         >>> answer["proof"]["expected"]["rows"] == answer["proof"]["recount"]["rows"]
         True
         """
@@ -826,14 +827,17 @@ def _listed(field: str, values: str | Sequence[str] | None, of: Callable[[str], 
     return [{"field": field, "op": "in", "value": [of(one) for one in values]}]
 
 
-def _vintage_order(row: Row) -> tuple[str, datetime, str]:
+def _vintage_order(row: Mapping[str, Any]) -> tuple[str, datetime, str]:
     return row["source_id"], row["observed_at_utc"], json.loads(row["provenance_json"])["realtime_start"]
 
 
-def _widened(rows: Sequence[Row]) -> tuple[list[Field], list[Row]]:
-    """One row a fund and day; of several captures of a day, the value of the last row counts."""
+def _widened(rows: Sequence[Mapping[str, Any]], asked: Iterable[str] = ()) -> tuple[list[Field], list[dict[str, Any]]]:
+    """One row a fund and day, and a column of each metric that was found or asked for.
+
+    Of several captures of a day, the value of the last row counts.
+    """
     kinds: dict[str, str] = {}
-    wide: dict[tuple[datetime, str], Row] = {}
+    wide: dict[tuple[datetime, str], dict[str, Any]] = {}
     order = ("bool01", "int64", "float64", "string")
     for row in rows:
         name = row["metric_name"]
@@ -854,7 +858,7 @@ def _widened(rows: Sequence[Row]) -> tuple[list[Field], list[Row]]:
         fund = row["source_id"].split("_")[2].upper()
         one = wide.setdefault(key, {"observed_at_utc": key[0], "source_id": key[1], "fund": fund})
         one[name] = row
-    names = sorted({name for one in wide.values() for name in one if isinstance(one[name], dict)})
+    names = sorted({*asked, *(name for one in wide.values() for name in one if isinstance(one[name], Mapping))})
     keys = [
         Field("observed_at_utc", "timestamp_utc", False),
         Field("source_id", "string", False),
@@ -875,6 +879,8 @@ def _widened(rows: Sequence[Row]) -> tuple[list[Field], list[Row]]:
 
 def _offset(dataset: str, row: Any) -> tuple[str, str | None]:
     """The offset of a row, and the day that tells rows of one offset apart."""
+    if hasattr(row, "_asdict"):
+        row = row._asdict()
     if isinstance(row, (str, int)) or not hasattr(row, "keys"):
         return str(row), None
     cells = {str(name): row[name] for name in row.keys()}  # noqa: SIM118 - a Series iterates over its values

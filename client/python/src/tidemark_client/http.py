@@ -233,6 +233,7 @@ class Transport:
 
     def close(self) -> None:
         """Closes the idle connections. The transport stays usable."""
+        self._leave_to_parent()
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -300,7 +301,7 @@ class Transport:
             except BaseException:
                 connection.close()
                 raise
-            return Response(raw, partial(self._give_back, connection))
+            return Response(raw, partial(self._give_back, connection, os.getpid()))
 
     def _fault(self, response: Response) -> tuple[TidemarkError, float | None]:
         if 300 <= response.status < 400 and "location" in response.headers:
@@ -321,10 +322,14 @@ class Transport:
         shown = text[:200].decode("utf-8", "replace")
         return ConnectError(f"{self.url} answered {response.status} without a problem document: {shown}"), after
 
+    def _leave_to_parent(self) -> None:
+        """After a fork: the connections are the parent's, and the lock may be held by a thread that is only there."""
+        if self._pid != os.getpid():
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        self._leave_to_parent()
         with self._lock:
-            if self._pid != os.getpid():  # The connections are the parent's.
-                self._idle, self._pid = [], os.getpid()
             if self._idle:
                 return self._idle.pop(), False
         at = self._proxy or self.base
@@ -345,9 +350,10 @@ class Transport:
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection, True
 
-    def _give_back(self, connection: http.client.HTTPConnection, reuse: bool) -> None:
+    def _give_back(self, connection: http.client.HTTPConnection, opened_by: int, reuse: bool) -> None:
+        self._leave_to_parent()
         with self._lock:
-            if reuse and self._pid == os.getpid() and len(self._idle) < 8:
+            if reuse and opened_by == os.getpid() and len(self._idle) < 8:
                 self._idle.append(connection)
                 return
         connection.close()
