@@ -130,7 +130,7 @@ class Proxy:
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     @staticmethod
     def send(handler: BaseHTTPRequestHandler, answer: Upstream) -> None:
