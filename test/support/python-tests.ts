@@ -15,6 +15,8 @@ export interface PythonTests {
   readonly python: Tool;
   /** Files or tests, below the folder of the tests. */
   readonly files: readonly string[];
+  /** Which of them by their marks, such as `not nightly`; all, unless it is given. */
+  readonly marks?: string;
   /** Where the service is, once the tests run. */
   readonly environment: () => Record<string, string>;
   readonly timeoutMs?: number;
@@ -28,15 +30,15 @@ interface Outcome {
 /** Runs them in one process of Python, and tells of each what became of it. */
 export async function pythonTests(
   name: string,
-  { python, files, environment, timeoutMs = 5 * MINUTES }: PythonTests,
+  { python, files, marks, environment, timeoutMs = 5 * MINUTES }: PythonTests,
 ): Promise<void> {
   if (python.missing !== undefined) return void given(false, python.missing).test(name, () => {});
-  const paths = files.map((file) => join(CLIENT, 'tests', file));
-  const names = await collected(python, paths);
+  const chosen = [...files.map((file) => join(CLIENT, 'tests', file)), ...(marks === undefined ? [] : ['-m', marks])];
+  const names = await collected(python, chosen);
   describe(name, () => {
     let outcomes: ReadonlyMap<string, Outcome>;
     beforeAll(async () => {
-      outcomes = await runTests(python, paths, environment());
+      outcomes = await runTests(python, chosen, environment());
     }, timeoutMs);
     for (const one of names) {
       test(one, ({ skip }) => {
@@ -56,14 +58,14 @@ const pytest = (python: Tool, args: readonly string[], env: Record<string, strin
     signal: AbortSignal.timeout(10 * MINUTES),
   });
 
-async function collected(python: Tool, paths: readonly string[]): Promise<string[]> {
-  const { stdout } = await pytest(python, ['--collect-only', ...paths]);
+async function collected(python: Tool, chosen: readonly string[]): Promise<string[]> {
+  const { stdout } = await pytest(python, ['--collect-only', ...chosen]);
   return stdout.split('\n').flatMap((line) => (line.includes('::') ? line.slice(line.lastIndexOf('/') + 1) : []));
 }
 
 async function runTests(
   python: Tool,
-  paths: readonly string[],
+  chosen: readonly string[],
   environment: Record<string, string>,
 ): Promise<ReadonlyMap<string, Outcome>> {
   const folder = mkdtempSync(join(tmpdir(), 'tidemark-pytest-'));
@@ -71,7 +73,7 @@ async function runTests(
     const report = join(folder, 'report.jsonl');
     const env = { ...environment, TIDEMARK_TEST_REPORT: report };
     // A failed test is told from the report.
-    await pytest(python, ['--basetemp', join(folder, 'files'), ...paths], env).catch(() => {});
+    await pytest(python, ['--basetemp', join(folder, 'files'), ...chosen], env).catch(() => {});
     const lines = readFileSync(report, 'utf8').trimEnd().split('\n');
     return new Map(lines.map((line) => JSON.parse(line) as [string, Outcome]));
   } finally {

@@ -88,10 +88,13 @@ def where(instrument):
 
 
 def by_delta_rs(path, fields, version, instrument):
+    import pyarrow.fs as fs
     from deltalake import DeltaTable
 
+    # With deltalake's own file system pyarrow may abort when Python ends.
+    local = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
     filters = [("instrument", "=", instrument)] if instrument else None
-    table = DeltaTable(path, version=version).to_pyarrow_table(filters=filters)
+    table = DeltaTable(path, version=version).to_pyarrow_table(filesystem=local, filters=filters)
     for name, dtype in fields:
         column = table.column(name).combine_chunks()
         yield as_ms(column) if dtype == "timestamp_utc" else column.to_pylist()

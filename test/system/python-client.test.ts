@@ -25,6 +25,8 @@ const environment = () => ({
 await pythonTests('the Python client', {
   python,
   files: ['test_units.py', 'test_proof_formats.py', 'test_answers.py', 'test_manners.py', 'test_lake.py'],
+  // The whole runs at night against the sample.
+  marks: 'not nightly',
   environment,
 });
 

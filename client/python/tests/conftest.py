@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,8 +29,15 @@ DATASETS = [
 ]
 
 
+def tables(by_day: Collection[tuple[str, str]]) -> list[object]:
+    """Each dataset in both modes; those that are not named run at night only."""
+    every = itertools.product(DATASETS, ("native", "aligned_1s"))
+    return [pytest.param(*one, marks=() if one in by_day else pytest.mark.nightly, id="-".join(one)) for one in every]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sample: needs the sample, its proof log and exports")
+    config.addinivalue_line("markers", "nightly: too long for every commit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import DATASETS
+from conftest import DATASETS, tables
 
 import tidemark_client as tm
 
@@ -117,8 +117,7 @@ def same(one: object, other: object) -> bool:
     return one == other and ("bool" in type(one).__name__) == isinstance(other, bool)
 
 
-@pytest.mark.parametrize("mode", ["native", "aligned_1s"])
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize(("dataset", "mode"), tables({(dataset, "native") for dataset in DATASETS}))
 def test_every_dataset_is_the_same_in_every_form(td: tm.Client, dataset: str, mode: str, folder: Path) -> None:
     answer = td.query(dataset, n_rows=2000, mode=mode)
     assert answer.row_count == len(answer) > 0 and answer.sources == (dataset,) and answer.mode == mode

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import DATASETS
+from conftest import tables
 
 import tidemark_client as tm
 
@@ -42,8 +42,11 @@ def lake(td: tm.Client) -> tm.Lake:
     return td.lake(os.environ["TIDEMARK_LAKE"])
 
 
-@pytest.mark.parametrize("mode", ["native", "aligned_1s"])
-@pytest.mark.parametrize("dataset", DATASETS)
+#: A dataset of each kind of partition.
+KINDS = (TRADES, "etf_daily_metrics", "bitcoin_block_headers", "bitcoin_mempool_state")
+
+
+@pytest.mark.parametrize(("dataset", "mode"), tables({(dataset, "native") for dataset in KINDS}))
 def test_every_engine_has_the_cells_and_types_of_the_service(td: tm.Client, lake: tm.Lake, dataset: str, mode: str) -> None:
     answer = td.query(dataset, mode=mode, start="1900-01-01", end="2100-01-01")
     wanted = answer.pl()

@@ -85,7 +85,9 @@ class Lake:
         if engine == "pandas":
             need("pandas", "scan()")
         ds = need("pyarrow.dataset", "scan()", "arrow")
-        data = table.to_pyarrow_dataset()
+        # With the file system of deltalake pyarrow may abort when Python ends ("terminate called").
+        fs, folder = need("pyarrow.fs", "scan()", "arrow"), str(self.path.absolute() / dataset / mode)
+        data = table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(folder, fs.LocalFileSystem()))
         where = ds.field("instrument").isin(wanted) if wanted is not None else None
         if engine == "duckdb":
             relation = duckdb_connection("scan()").from_arrow(data)
