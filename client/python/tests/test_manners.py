@@ -375,17 +375,20 @@ def test_a_proxy_is_asked_to_connect_to_a_service_behind_tls(proxy: Proxy, certi
     assert f"Proxy-Authorization: Basic {login}".encode() in asked[-1] and KEY.encode() not in asked[-1]
 
 
-def test_long_work_shows_a_bar_where_it_is_asked_for(proxy: Proxy, capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_work_shows_a_bar_where_it_is_asked_for(
+    proxy: Proxy, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tqdm")
     proxy.client(progress=True).query(TRADES, n_rows=3)
     assert capfd.readouterr().err == ""  # Less than a second.
     from tidemark_client.extras import Progress
 
+    monkeypatch.setattr("tidemark_client.extras.DELAY", 0.1)
     with Progress(True, "trades", "B") as bar:
-        time.sleep(1.1)
+        time.sleep(0.2)
         bar.add(100)
     assert "trades: 100B" in capfd.readouterr().err
     with Progress(None, "trades", "B") as bar:  # No terminal.
-        time.sleep(1.1)
+        time.sleep(0.2)
         bar.add(100)
     assert capfd.readouterr().err == ""

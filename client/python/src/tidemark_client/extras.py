@@ -36,6 +36,10 @@ def has(module: str) -> bool:
     return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
+#: Seconds after which work is long.
+DELAY = 1.0
+
+
 class Progress:
     """A bar on a terminal or in a notebook, where tqdm is installed. Work of less than a second shows none."""
 
@@ -49,7 +53,7 @@ class Progress:
         with warnings.catch_warnings():  # Without ipywidgets a notebook shows the bar as text, of which tqdm warns.
             warnings.simplefilter("ignore")
             tqdm = importlib.import_module("tqdm.auto").tqdm
-        self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, delay=1.0, leave=False)
+        self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, delay=DELAY, leave=False)
 
     def __enter__(self) -> Progress:
         return self
