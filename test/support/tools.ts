@@ -225,7 +225,7 @@ const PYTHONS = [
     version: '3.11',
     packages: [
       ...[...PYTHON_TEST_PACKAGES, ...FRAME_PACKAGES, ...PANDAS_3, 'polars==2.1.0', 'polars-runtime-32==2.1.0'],
-      ...['deltalake==1.6.6', 'arro3-core==0.9.1', 'Deprecated==1.3.1', 'wrapt==2.5.2', 'typing_extensions==4.16.0'],
+      ...DELTA_RS_PACKAGES,
     ],
     check: 'import pandas, polars, pyarrow, duckdb, deltalake, cryptography, pytest',
   },
@@ -234,8 +234,9 @@ const PYTHONS = [
     packages: [
       ...[...PYTHON_TEST_PACKAGES, ...FRAME_PACKAGES, 'polars==1.44.2', 'polars-runtime-32==1.44.2'],
       ...['pandas==2.3.3', 'numpy==2.3.5', 'python-dateutil==4.0.0'],
+      ...DELTA_RS_PACKAGES,
     ],
-    check: 'import pandas, polars, pyarrow, duckdb, cryptography, pytest',
+    check: 'import pandas, polars, pyarrow, duckdb, deltalake, cryptography, pytest',
   },
   { version: '3.13', packages: PYTHON_TEST_PACKAGES, check: 'import cryptography, pytest' },
   { version: '3.14', packages: PYTHON_TEST_PACKAGES, check: 'import cryptography, pytest' },

@@ -13,7 +13,7 @@ import pytest
 
 import tidemark_client as tm
 
-for needed in ("pandas", "polars", "pyarrow", "cryptography"):
+for needed in ("pandas", "polars", "pyarrow", "cryptography", "deltalake"):
     pytest.importorskip(needed)
 
 MODULES = [
