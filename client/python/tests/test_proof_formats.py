@@ -13,6 +13,7 @@ import pytest
 
 import tidemark_client as tm
 from tidemark_client import prooflog, rows
+from tidemark_client.checks import manifest_signer
 from tidemark_client.prooflog import Checkpoint, Key, Tiles
 
 pytest.importorskip("cryptography")
@@ -338,3 +339,23 @@ def test_a_checkpoint_may_be_too_old(folder: Path) -> None:
     assert "has no time" in faults("untimed.note", "1h")
     with pytest.raises(tm.SettingError, match="max_age is for checkpoints and logs"):
         tm.check({}, NOTES["log"], max_age="1h")
+
+
+def test_a_note_of_a_table_counts_by_its_checkpoint_and_its_change() -> None:
+    keys = prooflog.keys_in(OLD.line + "\n" + OLD.rotation(NEW, 10))
+
+    def signed(**facts: object) -> str:
+        digest = hashlib.sha256((json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()).hexdigest()
+        note = OLD.sign(f"log export manifest\nsha256:{digest}\n")
+        whole = json.dumps({**facts, "signed": note}, indent=2, ensure_ascii=False) + "\n"
+        return manifest_signer(whole, json.loads(whole), keys)
+
+    assert signed(change=10, checkpoint=OLD.checkpoint(10)) == signed(change=10) == "log"
+    for facts in (
+        {"change": 11},
+        {"change": 9, "checkpoint": OLD.checkpoint(11)},
+        {"change": 11, "checkpoint": OLD.checkpoint(9)},
+        {"rows": 1},
+    ):
+        with pytest.raises(tm.ProofFault, match="was rotated"):
+            signed(**facts)

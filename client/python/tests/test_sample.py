@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -228,3 +229,23 @@ def test_batches_take_the_memory_of_one(td: tm.Client, folder: Path, monkeypatch
         rows += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == answer.row_count and whole > 8_000_000 and most < whole / 8
+
+
+def test_a_mirror_of_one_instrument_has_fewer_files_than_its_log(key: str, folder: Path) -> None:
+    if "TIDEMARK_LAKE" not in os.environ:
+        pytest.skip("no lake is written")
+    shutil.copytree(Path(os.environ["TIDEMARK_LAKE"]), "lake")
+    lake = Path("lake")
+    for other in [one for one in (*lake.iterdir(), *(lake / "_proofs").iterdir()) if one.name in DATASETS]:
+        if other.name != TRADES:
+            shutil.rmtree(other)
+    root = json.loads((lake / "_manifest.json").read_text())
+    root["tables"] = [note for note in root["tables"] if note["table"].startswith(TRADES)]
+    (lake / "_manifest.json").write_text(json.dumps(root))
+    assert tm.check(lake, key).ok
+    for path in lake.glob(f"{TRADES}/*/date=*/instrument=BTCUSDT/*.parquet"):
+        path.unlink()
+    assert any("is missing" in one for one in tm.check(lake, key).faults)
+    (lake / "_mirror.json").write_text(json.dumps({"datasets": [f"{TRADES}:ETHUSDT", f"{TRADES}:SOLUSDT"]}))
+    report = tm.check(lake, key)
+    assert report.ok and any("files of instruments that this mirror does not keep" in one for one in report.not_checked)
