@@ -22,6 +22,8 @@ interface ListedPartition extends Readonly<Record<string, unknown>> {
 export interface ExportManifest extends Readonly<Record<string, unknown>> {
   readonly manifest_version: number;
   readonly dataset: string | null;
+  /** Unless it is the default. */
+  readonly instrument?: string;
   readonly mode: string | null;
   readonly format: string;
   readonly window: Window;
@@ -111,7 +113,11 @@ export class ExportCheck {
         leaf.dataset !== one.dataset || leaf.partition !== one.partition || !PROVING.has(leaf.kind)
           ? [`its leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`]
           : listed
-            ? [...differingFromLeaf(leaf, salt, statedBy(listed)), ...this.#differingSample(leaf)]
+            ? [
+                ...differingFromLeaf(leaf, salt, statedBy(listed)),
+                ...this.#differingSample(leaf),
+                ...this.#differingInstrument(leaf),
+              ]
             : ['it is not one of the partitions of the proof'];
       report.faults.push(...wrong.map((fault) => `${what}: ${fault}`));
       if (wrong.length > 0) continue;
@@ -141,6 +147,14 @@ export class ExportCheck {
     const { synthetic, dataset } = this.#manifest;
     if (dataset === null || synthetic === undefined || synthetic === leaf.synthetic) return [];
     return [`synthetic is ${synthetic}, and ${leaf.synthetic} in the leaf`];
+  }
+
+  /** The keys of partitions of another instrument than the default begin with it. */
+  #differingInstrument({ dataset, partition }: Leaf): string[] {
+    const { instrument } = this.#manifest;
+    if (dataset !== this.#manifest.dataset || this.#layout?.partition !== 'file_day') return [];
+    if (partition?.slice(0, -10) === (instrument === undefined ? '' : `${instrument}:`)) return [];
+    return [`the instrument is ${instrument ?? 'the default'}, and the leaf is of ${partition}`];
   }
 
   /** The fields of the files, in their order. */

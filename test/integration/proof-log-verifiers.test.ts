@@ -196,6 +196,7 @@ async function exportCases(whole: string): Promise<Case[]> {
   await signedChange('another size of the checkpoint', 'refused', (f) => {
     f.proof_log.checkpoint = f.proof_log.checkpoint.replace(/\n\d+\n/, '\n9\n');
   });
+  await signedChange('another instrument', 'refused', put('instrument', 'ETHUSDT'));
   await signedChange('a window of an unknown kind', 'refused', put('window.kind', 'other'));
   await signedChange(
     'a filter that was not',

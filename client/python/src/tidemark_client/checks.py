@@ -210,6 +210,7 @@ def _check_leaves(report: Report, facts: Mapping[str, Any], keys: Sequence[Key],
         return False
     checkpoint = open_checkpoint(log["checkpoint"], keys)
     report.checked.append(f"the checkpoint of {checkpoint.size} leaves is signed")
+    known = layouts()
     listed = {(one["dataset"], part["partition"]): part for one in proofs for part in one["listed"]}
     seen, held = set(), set()
     for entry in log["leaves"]:
@@ -230,6 +231,11 @@ def _check_leaves(report: Report, facts: Mapping[str, Any], keys: Sequence[Key],
             faults = differing(leaf, entry.get("salt"), stated)
             if facts["dataset"] is not None and facts.get("synthetic", leaf["synthetic"]) != leaf["synthetic"]:
                 faults.append(f"synthetic is {facts['synthetic']}, and {leaf['synthetic']} in the leaf")
+            # The keys of partitions of another instrument than the default begin with it.
+            instrument = facts.get("instrument")
+            own = name[0] == facts["dataset"] and name[0] in known and known[name[0]].by == "day"
+            if own and name[1][:-10] != (f"{instrument}:" if instrument is not None else ""):
+                faults.append(f"the instrument is {instrument or 'the default'}, and the leaf is of {name[1]}")
             report.faults += [f"{name[0]} {name[1]}: {fault}" for fault in faults]
             if not faults:
                 held.add(name)
