@@ -6,7 +6,7 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { FRAME_RULES, type FrameRequest, frameColumns, frameKeys, frameKeysAt, frameOf } from './frame.ts';
-import { type FindInstrument, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
+import { type FindInstrument, INSTRUMENT_POINTER, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
 import { conditional, has, properties, whereIs, without } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
 import { contractsOf, fieldsOf, filtersOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
@@ -188,7 +188,7 @@ export function parseExport(body: Json, find: FindInstrument = NO_INSTRUMENTS): 
   if ('columns' in raw) return parseFrameExport(raw, find);
   const mode = modeOf(raw);
   const named: ContractFault[] = [];
-  const at = { find, pointer: '/instrument', faults: named };
+  const at = { find, pointer: INSTRUMENT_POINTER, faults: named };
   const dataset = instrumentOf(POINTER.datasetOf(raw), raw.instrument, at);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);

@@ -10,7 +10,7 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
-import { type FindInstrument, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
+import { type FindInstrument, INSTRUMENT_POINTER, instrumentKey, instrumentOf, NO_INSTRUMENTS } from './instruments.ts';
 import { pascal, properties, whereIs } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
 import { columnsOf, fieldsOf, filtersOf, latestWindow, type Query, randomWindow } from './query.ts';
@@ -138,7 +138,7 @@ export function historicalParser(
     const mode = modeOf(raw);
     const named: ContractFault[] = [];
     const dataset = byDefault.trades
-      ? instrumentOf(byDefault, raw.instrument, { find, pointer: '/instrument', faults: named })
+      ? instrumentOf(byDefault, raw.instrument, { find, pointer: INSTRUMENT_POINTER, faults: named })
       : byDefault;
     const { columns, schema } = contractOf(dataset, mode);
     const outcome = schema.safeParse(body);

@@ -14,6 +14,9 @@ export type FindInstrument = (dataset: DatasetDefinition, name: string) => Datas
 /** Of a reader who knows no settings and no database. */
 export const NO_INSTRUMENTS: FindInstrument = ({ key }) => `must be an instrument of ${key}, and none is known here`;
 
+/** Where a request's fault says that it names an instrument, be it in a body or as a parameter. */
+export const INSTRUMENT_POINTER = '/instrument';
+
 const RULE = `must be the symbol of an instrument: ${SYMBOL_RULE}`;
 
 export const instrumentKey = z.string({ error: RULE }).optional().meta({

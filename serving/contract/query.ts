@@ -12,6 +12,7 @@ import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
 import {
   type FindInstrument,
   INSTRUMENT_DATASETS,
+  INSTRUMENT_POINTER,
   instrumentKey,
   instrumentOf,
   NO_INSTRUMENTS,
@@ -70,7 +71,7 @@ export function parseQuery(body: Json, find: FindInstrument = NO_INSTRUMENTS): P
   const raw = isObject(body) ? body : {};
   const mode = modeOf(raw);
   const named: ContractFault[] = [];
-  const at = { find, pointer: '/instrument', faults: named };
+  const at = { find, pointer: INSTRUMENT_POINTER, faults: named };
   const dataset = instrumentOf(POINTER.datasetOf(raw), raw.instrument, at);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);

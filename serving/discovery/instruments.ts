@@ -17,7 +17,7 @@ import {
   slotNumber,
 } from '../../shared/registry/instruments.ts';
 import { listedRanges } from '../../shared/status/instruments.ts';
-import { type FindInstrument, INSTRUMENT_DATASETS, instrumentOf } from '../contract/instruments.ts';
+import { type FindInstrument, INSTRUMENT_DATASETS, INSTRUMENT_POINTER, instrumentOf } from '../contract/instruments.ts';
 import { type ContractFault, Problem } from '../contract/problems.ts';
 import type { Caller } from '../http/caller.ts';
 import { contractProblem } from '../http/request.ts';
@@ -154,10 +154,15 @@ export class Instruments {
    * The dataset of a path, or its instrument that a parameter names, if the caller's key covers it.
    * @throws Problem QUERY_CONTRACT_ERROR, AUTH_DATASET_NOT_COVERED
    */
-  async ofPath<D extends DatasetDefinition>(caller: Caller, dataset: D, name: string | undefined): Promise<D> {
+  async ofPath<D extends DatasetDefinition>(
+    caller: Caller,
+    dataset: D,
+    name: string | undefined,
+    pointer = INSTRUMENT_POINTER,
+  ): Promise<D> {
     const { named, faults } = await this.parse(caller, (find) => {
       const found: ContractFault[] = [];
-      return { named: instrumentOf(dataset, name, { find, pointer: '?instrument', faults: found }), faults: found };
+      return { named: instrumentOf(dataset, name, { find, pointer, faults: found }), faults: found };
     });
     if (faults.length > 0) throw contractProblem(faults);
     caller.requireDatasets([named]);

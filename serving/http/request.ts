@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { closestName } from '../../shared/nearest.ts';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { type Json, JsonFault, JsonLimit, parseJson } from '../../shared/strict-json.ts';
+import { INSTRUMENT_POINTER } from '../contract/instruments.ts';
 import { type ContractFault, MAX_FAULTS, Problem, type ProblemCode } from '../contract/problems.ts';
 import { ClientGone } from './answer.ts';
 
@@ -72,15 +73,16 @@ export function datasetParam(key: string): DatasetDefinition & { readonly key: D
 /** The schema of a URL without parameters: the service refuses any parameter instead of ignoring it. */
 export const NO_PARAMETERS = z.strictObject({});
 
-/** The parameters, parsed by the schema. @throws Problem QUERY_CONTRACT_ERROR with every fault; pointers are `?name`. */
+/** The parameters, parsed by the schema. @throws Problem QUERY_CONTRACT_ERROR with every fault; pointers are `?name`, and for an instrument that of bodies. */
 export function queryParams<S extends z.ZodObject>(url: URL, schema: S): z.output<S> {
   const given: Record<string, string> = Object.create(null);
   const faults: ContractFault[] = [];
+  const known = Object.keys(schema.shape);
+  const pointerOf = (name: string) => (name === 'instrument' && known.includes(name) ? INSTRUMENT_POINTER : `?${name}`);
   for (const [name, value] of url.searchParams) {
     if (name in given) faults.push({ pointer: pointerOf(name), message: 'is given twice' });
     given[name] = value;
   }
-  const known = Object.keys(schema.shape);
   const outcome = schema.safeParse(given);
   for (const issue of outcome.success ? [] : outcome.error.issues) {
     if (issue.code === 'unrecognized_keys') {
@@ -94,8 +96,6 @@ export function queryParams<S extends z.ZodObject>(url: URL, schema: S): z.outpu
   if (faults.length === 0 && outcome.success) return outcome.data;
   throw contractProblem(faults);
 }
-
-const pointerOf = (name: string) => `?${name}`;
 
 export function contractProblem(errors: readonly ContractFault[], code: ProblemCode = 'QUERY_CONTRACT_ERROR'): Problem {
   const [first] = errors;

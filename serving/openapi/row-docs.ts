@@ -146,7 +146,9 @@ const problem = z
     errors: z
       .array(z.strictObject({ pointer: z.string(), message: z.string() }))
       .optional()
-      .describe('Every fault of the request. The pointer is a JSON pointer into the body, or `?name` for a parameter.'),
+      .describe(
+        'Every fault of the request. The pointer is a JSON pointer into the body, or `?name` for a parameter; an instrument is `/instrument` in either.',
+      ),
     warnings: z.array(warning).optional().describe('The warnings that made a strict request fail.'),
   })
   .describe('A problem (RFC 9457). Every answer other than 2xx is one.');

@@ -71,7 +71,10 @@ export function lineageRoute({ inspector, instruments, rights, log, limiter, pro
       // Any other text names no partition: it is not found, as for other datasets.
       const isKey = base.trades !== undefined && given !== undefined && /:\d{4}-\d\d-\d\d$/.test(given);
       const ofPartition = isKey ? instrumentOfKey(given) : undefined;
-      const dataset = await instruments.ofPath(caller, base, instrument ?? ofPartition);
+      const dataset =
+        instrument === undefined && ofPartition !== undefined
+          ? await instruments.ofPath(caller, base, ofPartition, '?partition')
+          : await instruments.ofPath(caller, base, instrument);
       const named = ofPartition === undefined && given !== undefined ? dayKeyOf(dataset, given) : given;
       const fault = date === undefined ? undefined : dateFault(dataset, date, named);
       if (fault !== undefined) throw contractProblem([{ pointer: '?date', message: fault }]);

@@ -314,12 +314,23 @@ describe.each(EXCHANGES)('$key', ({ key, other, odd, byDefault, dataset, letter 
     if (nearest !== undefined) expect(answers[0].json.errors[0].message).toContain(`did you mean ${nearest}?`);
     for (const where of [`/v1/coverage/${key}?`, `/v1/lineage/${key}/1?date=${LAST}&`]) {
       const answer = await get(`${where}instrument=${encodeURIComponent(String(name))}`);
-      expect(faultOf(answer)).toEqual([409, 'QUERY_CONTRACT_ERROR', ['?instrument']]);
+      expect(faultOf(answer)).toEqual([409, 'QUERY_CONTRACT_ERROR', ['/instrument']]);
+      if (nearest !== undefined) expect(answer.json.errors[0].message).toContain(`did you mean ${nearest}?`);
+      const twice = await get(`${where}instrument=${other}&instrument=${encodeURIComponent(String(name))}`);
+      expect(faultOf(twice)).toEqual([409, 'QUERY_CONTRACT_ERROR', ['/instrument']]);
     }
+    const partition = await get(`/v1/lineage/${key}/1?partition=NOSUCH:${LAST}`);
+    expect(faultOf(partition)).toEqual([409, 'QUERY_CONTRACT_ERROR', ['?partition']]);
   });
 });
 
 test('a dataset without instruments takes none', async () => {
+  for (const where of ['/v1/coverage/macro_series_metrics?', '/v1/lineage/macro_series_metrics/1?']) {
+    const asked = await get(`${where}instrument=BTCUSDT`);
+    expect([asked.status, asked.json.errors[0].pointer]).toEqual([409, '/instrument']);
+  }
+  const stray = await get('/v1/changes?instrument=ETHUSDT');
+  expect([stray.status, stray.json.errors[0].pointer]).toEqual([409, '?instrument']);
   const { status, json } = await query({ sources: ['macro_series_metrics'], instrument: 'BTCUSDT' });
   expect([status, json.errors]).toEqual([
     409,
