@@ -4,7 +4,15 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { nativeRecountSql } from '../../shared/proof/recount.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
-import { decimal, extremeDecimal, fileOf, LAYOUTS, unusualDecimal, usualDecimal } from '../support/trade-layouts.ts';
+import {
+  decimal,
+  extremeDecimal,
+  fileOf,
+  LAYOUTS,
+  OTHER_LAYOUTS,
+  unusualDecimal,
+  usualDecimal,
+} from '../support/trade-layouts.ts';
 import { decodeFile, endsOf } from '../support/trades.ts';
 
 describe('PostgreSQL, parsing the text itself,', () => {
@@ -26,7 +34,9 @@ describe('PostgreSQL, parsing the text itself,', () => {
     ['tiny prices and trillions', extremeDecimal],
   ] as const;
   test.each(
-    LAYOUTS.flatMap((layout) => kinds.map(([name, decimals]) => [layout.dataset.key, name, layout, decimals] as const)),
+    [...LAYOUTS, ...OTHER_LAYOUTS].flatMap((layout) =>
+      kinds.map(([name, decimals]) => [layout.name, name, layout, decimals] as const),
+    ),
   )("comes to the decoder's facts: %s, %s", async (_key, _name, layout, decimals) => {
     const limits: fc.ArrayConstraints = { minLength: 3000, maxLength: 3000, size: 'max' };
     const [list] = fc.sample(layout.lines(decimals, limits), { numRuns: 1, seed: 11 });

@@ -19,6 +19,7 @@ import { TradingRows } from '../../pipelines/sources/exchange_c/trading.ts';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
+import { instrumentDataset, parseInstrument, slotNumber } from '../../shared/registry/instruments.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import { exactDecimal, fixed, TEN } from './decimals.ts';
 
@@ -47,7 +48,10 @@ export interface Decoder extends Partial<Disposable> {
 }
 
 export interface TradeLayout {
+  /** The dataset's key, and for another instrument its symbol. */
+  readonly name: string;
   readonly dataset: DatasetDefinition;
+  readonly symbol: string;
   readonly day: string;
   readonly fromMs: number;
   readonly toMs: number;
@@ -125,19 +129,36 @@ const quotedOr = (value: string) => ['', ` ${value}`, `${value}x`, value.toLower
 // ---- the vendors ---------------------------------------------------------------------------------------------------
 
 const DAY = '2024-01-15';
-const partitionOf = (key: string, day: string) => ({ key: day, ...windowOf(datasetOf(key), day) });
 const cellsOf = (cells: readonly string[], changed: Readonly<Record<number, string>> = {}) =>
   cells.map((cell, index) => changed[index] ?? cell).join(',');
 /** Few seconds, so that several rows share one; not in order. */
 const offsetUs = fc.oneof(fc.integer({ min: 0, max: 5_000_000 }), fc.integer({ min: 0, max: 86_400_000_000 - 1 }));
 const exact = (text: string) => exactDecimal(text) * TEN ** 30n;
 
-function layout(key: string, of: (window: { fromMs: number; toMs: number }) => Omit<TradeLayout, Common>): TradeLayout {
-  const dataset = datasetOf(key);
-  const window = windowOf(dataset, DAY);
-  return { dataset, day: DAY, ...window, ...of(window) };
+interface Read {
+  readonly fromMs: number;
+  readonly toMs: number;
+  readonly symbol: string;
+  partitionOf(day: string): { key: string; fromMs: number; toMs: number };
 }
-type Common = 'dataset' | 'day' | 'fromMs' | 'toMs';
+
+/** Of the default instrument, and of another one. */
+function layouts(
+  key: string,
+  [byDefault, other]: readonly [string, string],
+  make: (read: Read) => Omit<TradeLayout, Common>,
+): readonly [TradeLayout, TradeLayout] {
+  const base = datasetOf(key);
+  const of = (dataset: DatasetDefinition, symbol: string): TradeLayout => {
+    // Decoders know days; whose days they are, the feed adds.
+    const partitionOf = (day: string) => ({ key: day, ...windowOf(base, day) });
+    const { fromMs, toMs } = partitionOf(DAY);
+    const name = dataset.instrument === undefined ? key : `${key}:${symbol}`;
+    return { name, dataset, symbol, day: DAY, fromMs, toMs, ...make({ fromMs, toMs, symbol, partitionOf }) };
+  };
+  return [of(base, byDefault), of(instrumentDataset(base, parseInstrument(other)!, slotNumber(base, 1)), other)];
+}
+type Common = 'name' | 'dataset' | 'symbol' | 'day' | 'fromMs' | 'toMs';
 
 /** Lists of what `cells` makes, each with its id; ids are told apart by `step`. */
 function listOf<T>(
@@ -160,107 +181,116 @@ function listOf<T>(
 const LIMITS = { minLength: 1, maxLength: 40 };
 
 const HEADER_A = 'id,price,qty,quote_qty,time,is_buyer_maker,is_best_match';
-export const EXCHANGE_A = layout('exchange_a_spot_trades', ({ fromMs }) => ({
-  document: `BTCUSDT-trades-${DAY}.zip`,
-  headers: [undefined, HEADER_A, HEADER_A.toUpperCase(), HEADER_A.replace('id,', 'trade_id,')],
-  columns: [
-    { name: 'id', bad: NO_ID },
-    ...['price', 'qty', 'quote_qty'].map((name) => ({ name, bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE] })),
-    { name: 'time', bad: [...NO_TIME, `${DAY}.5`] },
-    { name: 'is_buyer_maker', bad: NO_FLAG },
-    { name: 'is_best_match', bad: NO_FLAG },
-  ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
-    new ExchangeADecoder({
-      document: `BTCUSDT-trades-${day}.zip`,
-      ...partitionOf('exchange_a_spot_trades', day),
-      frameRawBytes,
-    }),
-  projector: (day = DAY) => new ExchangeARowProjector(partitionOf('exchange_a_spot_trades', day)),
-  row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
-    cellsOf([`${id}`, '42283.58000000', '0.00069000', '29.17567020', `${ms}`, 'True', 'True'], changed),
-  lines: (decimals, limits = LIMITS) =>
-    listOf(
-      fc.record({
-        price: decimals,
-        quantity: decimals,
-        quote: decimals,
-        us: offsetUs,
-        micro: fc.boolean(),
-        maker: fc.constantFrom('True', 'False', 'true', 'false', 'TRUE', 'FALSE', '1', '0'),
-        best: fc.constantFrom('True', 'False', 'true', 'false', 'TRUE', 'FALSE', '1', '0'),
+export const [EXCHANGE_A, OTHER_A] = layouts(
+  'exchange_a_spot_trades',
+  ['BTCUSDT', '1000SATSUSDT'],
+  ({ fromMs, symbol, partitionOf }) => ({
+    document: `${symbol}-trades-${DAY}.zip`,
+    headers: [undefined, HEADER_A, HEADER_A.toUpperCase(), HEADER_A.replace('id,', 'trade_id,')],
+    columns: [
+      { name: 'id', bad: NO_ID },
+      ...['price', 'qty', 'quote_qty'].map((name) => ({ name, bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE] })),
+      { name: 'time', bad: [...NO_TIME, `${DAY}.5`] },
+      { name: 'is_buyer_maker', bad: NO_FLAG },
+      { name: 'is_best_match', bad: NO_FLAG },
+    ],
+    decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
+      new ExchangeADecoder({
+        document: `${symbol}-trades-${day}.zip`,
+        ...partitionOf(day),
+        frameRawBytes,
       }),
-      fc.constant(1),
-      limits,
-      ({ price, quantity, quote, us, micro, maker, best }, id) => {
-        const ms = fromMs + Math.floor(us / 1000);
-        const time = micro ? fromMs * 1000 + us : ms;
-        const flag = (text: string) => String(/^(true|1)$/i.test(text));
-        return {
-          line: [id, price, quantity, quote, time, maker, best].join(','),
-          id,
-          ms,
-          price,
-          quantity,
-          quote: exact(quote),
-          texts: [`${ms}`, `${id}`, price, quantity, quote, flag(maker), flag(best)],
-        };
-      },
-    ),
-  idFacts: () => ({ gaps: 0 }),
-}));
+    projector: (day = DAY) => new ExchangeARowProjector(partitionOf(day)),
+    row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
+      cellsOf([`${id}`, '42283.58000000', '0.00069000', '29.17567020', `${ms}`, 'True', 'True'], changed),
+    lines: (decimals, limits = LIMITS) =>
+      listOf(
+        fc.record({
+          price: decimals,
+          quantity: decimals,
+          quote: decimals,
+          us: offsetUs,
+          micro: fc.boolean(),
+          maker: fc.constantFrom('True', 'False', 'true', 'false', 'TRUE', 'FALSE', '1', '0'),
+          best: fc.constantFrom('True', 'False', 'true', 'false', 'TRUE', 'FALSE', '1', '0'),
+        }),
+        fc.constant(1),
+        limits,
+        ({ price, quantity, quote, us, micro, maker, best }, id) => {
+          const ms = fromMs + Math.floor(us / 1000);
+          const time = micro ? fromMs * 1000 + us : ms;
+          const flag = (text: string) => String(/^(true|1)$/i.test(text));
+          return {
+            line: [id, price, quantity, quote, time, maker, best].join(','),
+            id,
+            ms,
+            price,
+            quantity,
+            quote: exact(quote),
+            texts: [`${ms}`, `${id}`, price, quantity, quote, flag(maker), flag(best)],
+          };
+        },
+      ),
+    idFacts: () => ({ gaps: 0 }),
+  }),
+);
 
 const HEADER_B = 'instrument_name,trade_id,side,price,size,created_time';
-export const EXCHANGE_B = layout('exchange_b_spot_trades', ({ fromMs }) => ({
-  document: `BTC-USDT-trades-${DAY}.zip`,
-  headers: [HEADER_B, `${HEADER_B},source`],
-  columns: [
-    { name: 'instrument_name', bad: [...quotedOr('BTC-USDT'), 'BTC-USD', 'BTC-USDT-SWAP', 'ETH-USDT'] },
-    { name: 'trade_id', bad: NO_ID },
-    { name: 'side', bad: NO_SIDE },
-    ...['price', 'size'].map((name) => ({ name, bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] })),
-    { name: 'created_time', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
-  ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
-    new ExchangeBDecoder({
-      document: `BTC-USDT-trades-${day}.zip`,
-      instrument: 'BTC-USDT',
-      window: partitionOf('exchange_b_spot_trades', day),
-      frameRawBytes,
-    }),
-  projector: (day = DAY) => new ExchangeBRowProjector(partitionOf('exchange_b_spot_trades', day)),
-  row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
-    cellsOf(['BTC-USDT', `${id}`, 'buy', '42457.6', '0.00118219', `${ms}`], changed),
-  lines: (decimals, limits = LIMITS) =>
-    listOf(
-      fc.record({
-        price: decimals,
-        quantity: decimals,
-        us: offsetUs,
-        side: fc.constantFrom('buy', 'sell', 'Buy', 'SELL'),
+export const [EXCHANGE_B, OTHER_B] = layouts(
+  'exchange_b_spot_trades',
+  ['BTC-USDT', 'BTC-USDC'],
+  ({ fromMs, symbol, partitionOf }) => ({
+    document: `${symbol}-trades-${DAY}.zip`,
+    headers: [HEADER_B, `${HEADER_B},source`],
+    columns: [
+      { name: 'instrument_name', bad: [...quotedOr(symbol), 'BTC-USD', `${symbol}-SWAP`, 'ETH-USDT'] },
+      { name: 'trade_id', bad: NO_ID },
+      { name: 'side', bad: NO_SIDE },
+      ...['price', 'size'].map((name) => ({ name, bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] })),
+      { name: 'created_time', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
+    ],
+    decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
+      new ExchangeBDecoder({
+        document: `${symbol}-trades-${day}.zip`,
+        instrument: symbol,
+        window: partitionOf(day),
+        frameRawBytes,
       }),
-      fc.integer({ min: 1, max: 9 }),
-      limits,
-      ({ us, side, ...values }, id) => {
-        const ms = fromMs + Math.floor(us / 1000);
-        // What no quote quantity can be: see the refusals.
-        const large = Number(values.price) * Number(values.quantity) > 9e10;
-        const { price, quantity } = large ? { price: '0.1', quantity: '1e-05' } : values;
-        const quote = exactDecimal(price) * exactDecimal(quantity);
-        return {
-          line: ['BTC-USDT', id, side, price, quantity, ms].join(','),
-          id,
-          ms,
-          price,
-          quantity,
-          quote,
-          texts: [`${ms}`, `${id}`, price, quantity, fixed(String(quote), 60), side.toLowerCase(), 'BTC-USDT'],
-        };
-      },
-    ),
-  idFacts: (list) => ({ gaps: list.at(-1)!.id - list[0].id + 1 - list.length, repeats_dropped: 0 }),
-}));
+    projector: (day = DAY) => new ExchangeBRowProjector(partitionOf(day)),
+    row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
+      cellsOf([symbol, `${id}`, 'buy', '42457.6', '0.00118219', `${ms}`], changed),
+    lines: (decimals, limits = LIMITS) =>
+      listOf(
+        fc.record({
+          price: decimals,
+          quantity: decimals,
+          us: offsetUs,
+          side: fc.constantFrom('buy', 'sell', 'Buy', 'SELL'),
+        }),
+        fc.integer({ min: 1, max: 9 }),
+        limits,
+        ({ us, side, ...values }, id) => {
+          const ms = fromMs + Math.floor(us / 1000);
+          // What no quote quantity can be: see the refusals.
+          const large = Number(values.price) * Number(values.quantity) > 9e10;
+          const { price, quantity } = large ? { price: '0.1', quantity: '1e-05' } : values;
+          const quote = exactDecimal(price) * exactDecimal(quantity);
+          return {
+            line: [symbol, id, side, price, quantity, ms].join(','),
+            id,
+            ms,
+            price,
+            quantity,
+            quote,
+            texts: [`${ms}`, `${id}`, price, quantity, fixed(String(quote), 60), side.toLowerCase(), symbol],
+          };
+        },
+      ),
+    idFacts: (list) => ({ gaps: list.at(-1)!.id - list[0].id + 1 - list.length, repeats_dropped: 0 }),
+  }),
+);
 
+const SYMBOLS_C = ['BTCUSDT', 'SHIB1000USDT'] as const;
 const HEADER_C = 'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
 /** Seconds with up to six decimals, and the millisecond they are rounded to. */
 const secondsOf = (us: number, places: number, fromMs: number, toMs: number) => {
@@ -275,152 +305,162 @@ const largeDecimal = fc.oneof(
   fc.bigInt({ min: 1n, max: 2n ** 62n }).map(String),
   fc.tuple(fc.integer({ min: 1, max: 9999 }), fc.integer({ min: 0, max: 14 })).map(([n, e]) => `${n / 1000}e+${e}`),
 );
-const rowsOfC = (document: string, day: string) => ({
-  document,
-  symbol: 'BTCUSDT',
-  window: partitionOf('exchange_c_spot_trades', day),
-});
 const decoderOfC = (
   rows: DayRows,
-  { frameRawBytes, day, ...sorting }: { frameRawBytes: number; day: string } & Omit<SortedRowsOptions, 'openScratch'>,
+  {
+    frameRawBytes,
+    window,
+    ...sorting
+  }: { frameRawBytes: number; window: ReturnType<Read['partitionOf']> } & Omit<SortedRowsOptions, 'openScratch'>,
 ) =>
   new ExchangeCDecoder(rows, {
     document: rows.reader.document,
-    window: partitionOf('exchange_c_spot_trades', day),
+    window,
     frameRawBytes,
     maxHeldBytes: 1 << 30,
-
     sorting: { openScratch: () => openScratch(tmpdir()), ...sorting },
   });
-export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) => ({
-  document: `BTCUSDT${DAY}.csv.gz`,
-  headers: [HEADER_C, `${HEADER_C},RPI`],
-  columns: [
-    {
-      name: 'timestamp',
-      bad: ['', 'abc', '-1', '1705276800.', '1705276800.x', '1.7052768e9', '.5', '1'.repeat(40), '\0'],
-    },
-    { name: 'symbol', bad: [...quotedOr('BTCUSDT'), 'BTCUSD', 'BTCUSDTM'] },
-    { name: 'side', bad: NO_SIDE },
-    { name: 'size', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
-    { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
-    { name: 'tickDirection', bad: ['', 'Plus Tick', '1', 'x'.repeat(33), '"PlusTick"', '\0'] },
-    { name: 'trdMatchID', bad: NO_MATCH_ID },
-    { name: 'grossValue', bad: [...NO_DECIMALS, ...ZEROS, '1208925819614629174706176', '1e25', ...TOO_LONG] },
-    { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
-    { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
-  ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
-    decoderOfC(new TradingRows(rowsOfC(`BTCUSDT${day}.csv.gz`, day)), { frameRawBytes, day, runBytes, isUnordered }),
-  projector: (day = DAY) => new TradingRowProjector(partitionOf('exchange_c_spot_trades', day)),
-  row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
-    cellsOf(
-      [
-        `${ms / 1000}`,
-        'BTCUSDT',
-        'Sell',
-        '0.857',
-        '6733.5',
-        'MinusTick',
-        `m-${id}`,
-        '577060950000.0',
-        '0.857',
-        '5770.6095',
-      ],
-      changed,
-    ),
-  lines: (decimals, limits = LIMITS) =>
-    listOf(
-      fc.record({
-        us: offsetUs,
-        places: fc.integer({ min: 0, max: 6 }),
-        side: fc.constantFrom('Buy', 'Sell', 'buy', 'SELL'),
-        quantity: fc.oneof({ weight: 9, arbitrary: decimals }, fc.constantFrom('0', '0.0', '0e3')),
-        price: decimals,
-        tick: fc.constantFrom('PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick', 'x'),
-        gross: largeDecimal,
-        home: fc.oneof(decimals, fc.constant('0.0')),
-        quote: decimals,
-      }),
-      fc.constant(1),
-      limits,
-      ({ us, places, side, quantity, price, tick, gross, home, quote }, id) => {
-        const { text, ms } = secondsOf(us, places, fromMs, toMs);
-        const match = `m-${id}`;
-        return {
-          line: [text, 'BTCUSDT', side, quantity, price, tick, match, gross, home, quote].join(','),
-          id,
-          ms,
-          price,
-          quantity,
-          quote: exact(quote),
-          texts: [`${ms}`, `${id}`, price, quantity, gross, home, quote, side.toLowerCase(), tick, 'BTCUSDT', match],
-        };
+export const [EXCHANGE_C, OTHER_C] = layouts(
+  'exchange_c_spot_trades',
+  SYMBOLS_C,
+  ({ fromMs, toMs, symbol, partitionOf }) => ({
+    document: `${symbol}${DAY}.csv.gz`,
+    headers: [HEADER_C, `${HEADER_C},RPI`],
+    columns: [
+      {
+        name: 'timestamp',
+        bad: ['', 'abc', '-1', '1705276800.', '1705276800.x', '1.7052768e9', '.5', '1'.repeat(40), '\0'],
       },
-    ),
-  idFacts: () => ({ gaps: 0, repeats_dropped: 0 }),
-}));
+      { name: 'symbol', bad: [...quotedOr(symbol), symbol.slice(0, -1), `${symbol}M`] },
+      { name: 'side', bad: NO_SIDE },
+      { name: 'size', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
+      { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
+      { name: 'tickDirection', bad: ['', 'Plus Tick', '1', 'x'.repeat(33), '"PlusTick"', '\0'] },
+      { name: 'trdMatchID', bad: NO_MATCH_ID },
+      { name: 'grossValue', bad: [...NO_DECIMALS, ...ZEROS, '1208925819614629174706176', '1e25', ...TOO_LONG] },
+      { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
+      { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
+    ],
+    decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
+      decoderOfC(new TradingRows({ document: `${symbol}${day}.csv.gz`, symbol, window: partitionOf(day) }), {
+        ...{ frameRawBytes, window: partitionOf(day), runBytes, isUnordered },
+      }),
+    projector: (day = DAY) => new TradingRowProjector(partitionOf(day)),
+    row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
+      cellsOf(
+        [
+          `${ms / 1000}`,
+          symbol,
+          'Sell',
+          '0.857',
+          '6733.5',
+          'MinusTick',
+          `m-${id}`,
+          '577060950000.0',
+          '0.857',
+          '5770.6095',
+        ],
+        changed,
+      ),
+    lines: (decimals, limits = LIMITS) =>
+      listOf(
+        fc.record({
+          us: offsetUs,
+          places: fc.integer({ min: 0, max: 6 }),
+          side: fc.constantFrom('Buy', 'Sell', 'buy', 'SELL'),
+          quantity: fc.oneof({ weight: 9, arbitrary: decimals }, fc.constantFrom('0', '0.0', '0e3')),
+          price: decimals,
+          tick: fc.constantFrom('PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick', 'x'),
+          gross: largeDecimal,
+          home: fc.oneof(decimals, fc.constant('0.0')),
+          quote: decimals,
+        }),
+        fc.constant(1),
+        limits,
+        ({ us, places, side, quantity, price, tick, gross, home, quote }, id) => {
+          const { text, ms } = secondsOf(us, places, fromMs, toMs);
+          const match = `m-${id}`;
+          return {
+            line: [text, symbol, side, quantity, price, tick, match, gross, home, quote].join(','),
+            id,
+            ms,
+            price,
+            quantity,
+            quote: exact(quote),
+            texts: [`${ms}`, `${id}`, price, quantity, gross, home, quote, side.toLowerCase(), tick, symbol, match],
+          };
+        },
+      ),
+    idFacts: () => ({ gaps: 0, repeats_dropped: 0 }),
+  }),
+);
 
 const HEADER_C_SPOT = 'id,timestamp,price,volume,side';
 /** Files of the tree `spot`. What their rows do not state is computed here with BigInts, row by row. */
-export const EXCHANGE_C_SPOT = layout('exchange_c_spot_trades', ({ fromMs }) => ({
-  document: `BTCUSDT_${DAY}.csv.gz`,
-  headers: [HEADER_C_SPOT, `${HEADER_C_SPOT},rpi`],
-  columns: [
-    { name: 'id', bad: [...NO_ID, '0'] },
-    { name: 'timestamp', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
-    { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
-    { name: 'volume', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
-    { name: 'side', bad: NO_SIDE },
-  ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
-    decoderOfC(new SpotRows(rowsOfC(`BTCUSDT_${day}.csv.gz`, day)), { frameRawBytes, day, runBytes, isUnordered }),
-  projector: (day = DAY) => new SpotRowProjector(partitionOf('exchange_c_spot_trades', day), 'BTCUSDT'),
-  row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
-    cellsOf([`${id}`, `${ms}`, '78580.8', '0.000160', 'buy'], changed),
-  lines: (decimals, limits = LIMITS) =>
-    listOf(
-      fc.record({
-        us: offsetUs,
-        side: fc.constantFrom('Buy', 'Sell', 'buy', 'SELL'),
-        quantity: fc.oneof({ weight: 9, arbitrary: decimals }, fc.constantFrom('0', '0.0', '0e3')),
-        // Now and then the price of another row.
-        price: fc.oneof(
-          { weight: 3, arbitrary: decimals },
-          fc.constantFrom('42000.1', '42000.10', '42000.2', '4.20001e4'),
-        ),
+export const [EXCHANGE_C_SPOT, OTHER_C_SPOT] = layouts(
+  'exchange_c_spot_trades',
+  SYMBOLS_C,
+  ({ fromMs, symbol, partitionOf }) => ({
+    document: `${symbol}_${DAY}.csv.gz`,
+    headers: [HEADER_C_SPOT, `${HEADER_C_SPOT},rpi`],
+    columns: [
+      { name: 'id', bad: [...NO_ID, '0'] },
+      { name: 'timestamp', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
+      { name: 'price', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
+      { name: 'volume', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
+      { name: 'side', bad: NO_SIDE },
+    ],
+    decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
+      decoderOfC(new SpotRows({ document: `${symbol}_${day}.csv.gz`, symbol, window: partitionOf(day) }), {
+        ...{ frameRawBytes, window: partitionOf(day), runBytes, isUnordered },
       }),
-      fc.constant(1),
-      limits,
-      ({ us, side, ...values }, id) => {
-        const ms = fromMs + Math.floor(us / 1000);
-        const large = Number(values.price) * Number(values.quantity) > 9e10;
-        const { price, quantity } = large ? { price: '0.1', quantity: '1e-05' } : values;
-        const quote = exactDecimal(price) * exactDecimal(quantity);
-        const [foreign, gross] = [fixed(String(quote), 60), fixed(String(quote * 10n ** 8n), 60)];
-        const texts = [
-          `${ms}`,
-          `${id}`,
-          price,
-          quantity,
-          gross,
-          quantity,
-          foreign,
-          side.toLowerCase(),
-          '',
-          'BTCUSDT',
-          `m-${id}`,
-        ];
-        return { line: [id, ms, price, quantity, side].join(','), id, ms, price, quantity, quote, texts };
-      },
-    ).map(withTicks),
-  // Every day begins at 1.
-  idFacts: ([{ id }]) => ({
-    gaps: id - 1,
-    missing_offsets: id === 1 ? undefined : [id === 2 ? '1' : `1..${id - 1}`],
-    repeats_dropped: 0,
+    projector: (day = DAY) => new SpotRowProjector(partitionOf(day), symbol),
+    row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
+      cellsOf([`${id}`, `${ms}`, '78580.8', '0.000160', 'buy'], changed),
+    lines: (decimals, limits = LIMITS) =>
+      listOf(
+        fc.record({
+          us: offsetUs,
+          side: fc.constantFrom('Buy', 'Sell', 'buy', 'SELL'),
+          quantity: fc.oneof({ weight: 9, arbitrary: decimals }, fc.constantFrom('0', '0.0', '0e3')),
+          // Now and then the price of another row.
+          price: fc.oneof(
+            { weight: 3, arbitrary: decimals },
+            fc.constantFrom('42000.1', '42000.10', '42000.2', '4.20001e4'),
+          ),
+        }),
+        fc.constant(1),
+        limits,
+        ({ us, side, ...values }, id) => {
+          const ms = fromMs + Math.floor(us / 1000);
+          const large = Number(values.price) * Number(values.quantity) > 9e10;
+          const { price, quantity } = large ? { price: '0.1', quantity: '1e-05' } : values;
+          const quote = exactDecimal(price) * exactDecimal(quantity);
+          const [foreign, gross] = [fixed(String(quote), 60), fixed(String(quote * 10n ** 8n), 60)];
+          const texts = [
+            `${ms}`,
+            `${id}`,
+            price,
+            quantity,
+            gross,
+            quantity,
+            foreign,
+            side.toLowerCase(),
+            '',
+            symbol,
+            `m-${id}`,
+          ];
+          return { line: [id, ms, price, quantity, side].join(','), id, ms, price, quantity, quote, texts };
+        },
+      ).map(withTicks),
+    // Every day begins at 1.
+    idFacts: ([{ id }]) => ({
+      gaps: id - 1,
+      missing_offsets: id === 1 ? undefined : [id === 2 ? '1' : `1..${id - 1}`],
+      repeats_dropped: 0,
+    }),
   }),
-}));
+);
 
 /** With the tick direction of each row, in the order of ids. */
 function withTicks(list: readonly TradeLine[]): TradeLine[] {
@@ -436,6 +476,8 @@ function withTicks(list: readonly TradeLine[]): TradeLine[] {
 /** Those whose usual rows the decoder reads in WebAssembly. */
 export const SCANNED_LAYOUTS = [EXCHANGE_A, EXCHANGE_B, EXCHANGE_C];
 export const LAYOUTS = [...SCANNED_LAYOUTS, EXCHANGE_C_SPOT];
+/** The same of another instrument of each. */
+export const OTHER_LAYOUTS = [OTHER_A, OTHER_B, OTHER_C, OTHER_C_SPOT];
 
 // ---- files ---------------------------------------------------------------------------------------------------------
 

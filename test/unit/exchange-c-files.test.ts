@@ -14,7 +14,7 @@ import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_s
 import { windowOf } from '../../shared/registry/keys.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
-import { decimal, EXCHANGE_C, EXCHANGE_C_SPOT, fileOf } from '../support/trade-layouts.ts';
+import { decimal, EXCHANGE_C, EXCHANGE_C_SPOT, fileOf, OTHER_C, OTHER_C_SPOT } from '../support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, factsOf, rawOf, refusalOf, runsOf } from '../support/trades.ts';
 
 const DAY = '2020-07-07';
@@ -71,7 +71,9 @@ describe('a file', () => {
 
   test.each([
     ['trading', EXCHANGE_C],
+    ['trading, of another instrument', OTHER_C],
     ['spot', EXCHANGE_C_SPOT],
+    ['spot, of another instrument', OTHER_C_SPOT],
   ] as const)('of %s in any order of any rows is the file in the order of its ids', (_, layout) => {
     fc.assert(
       fc.property(

@@ -21,12 +21,18 @@ import {
   EXCHANGE_B,
   EXCHANGE_C,
   fileOf,
+  OTHER_LAYOUTS,
   plain,
   SCANNED_LAYOUTS,
   type TradeLayout,
   usualDecimal,
 } from '../support/trade-layouts.ts';
 import { type DecodeOptions, decodeFile, factsOf, rawOf } from '../support/trades.ts';
+
+/** Their scanner compares each row's symbol with the instrument's. */
+const OTHERS = OTHER_LAYOUTS.filter(({ columns }) =>
+  columns.some(({ name }) => /^(instrument_name|symbol)$/.test(name)),
+);
 
 const ending = (layout: TradeLayout, lines: readonly string[], crlf: boolean) =>
   fileOf(layout, lines, { ...plain(layout), crlf: [crlf] });
@@ -55,7 +61,7 @@ test('what is compiled is that of its source: `npm run wasm` makes it', () => {
   expect(readFileSync(made).equals(readFileSync(join(trades, 'row-scanner.wasm')))).toBe(true);
 });
 
-describe.each(SCANNED_LAYOUTS)('rows of $dataset.key', (layout) => {
+describe.each([...SCANNED_LAYOUTS, ...OTHERS])('rows of $name', (layout) => {
   test.each([
     ['mostly as usual', mostlyUsual, 300],
     ['often unusual', decimal, 60],
@@ -63,7 +69,7 @@ describe.each(SCANNED_LAYOUTS)('rows of $dataset.key', (layout) => {
     const lines = layout.lines(decimals, { minLength: 1, maxLength, size: 'max' });
     const sizes = fc.oneof(fc.integer({ min: 1, max: 5000 }), fc.constant(1 << 16));
     // Exchange A's ids are without repeats, so that a repeat is refused.
-    const places = fc.array(fc.nat(maxLength), { maxLength: layout === EXCHANGE_A ? 0 : 3 });
+    const places = fc.array(fc.nat(maxLength), { maxLength: layout.dataset === EXCHANGE_A.dataset ? 0 : 3 });
     fc.assert(
       fc.property(lines, sizes, places, (list, frame, repeated) => {
         const written = list.flatMap(({ line }, at) => (repeated.includes(at) ? [line, line] : [line]));

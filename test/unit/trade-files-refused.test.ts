@@ -20,6 +20,7 @@ import {
   EXCHANGE_C_SPOT,
   fileOf,
   LAYOUTS,
+  OTHER_LAYOUTS,
   pieceSizes,
   plain,
   type TradeLayout,
@@ -191,8 +192,15 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
       }
     }
   });
+});
 
-  test('spoilt by random bytes never passes unnoticed, and never crashes', () => {
+/** Ids that contradict their file, by vendor: name, ids of the rows before, the row, what the message says. */
+const same = (layout: TradeLayout, id: number, column: string, value: string) =>
+  layout.row(id, { [layout.columns.findIndex(({ name }) => name === column)]: value });
+
+test.each([...LAYOUTS, ...OTHER_LAYOUTS])(
+  'a file of $name spoilt by random bytes never passes unnoticed, and never crashes',
+  (layout) => {
     const file = fileOf(
       layout,
       Array.from({ length: 6 }, (_, index) => layout.row(100 + index)),
@@ -228,12 +236,8 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
       ),
       { numRuns: runs(1500), examples: [[file.length - 1, Uint8Array.of(13), false, []]] },
     );
-  });
-});
-
-/** Ids that contradict their file, by vendor: name, ids of the rows before, the row, what the message says. */
-const same = (layout: TradeLayout, id: number, column: string, value: string) =>
-  layout.row(id, { [layout.columns.findIndex(({ name }) => name === column)]: value });
+  },
+);
 test.each<[string, TradeLayout, number[], string, RegExp]>([
   ['A: a repeated id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(8), /the id is 8, expected 9/],
   ['A: a missing id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(10), /the id is 10, expected 9/],

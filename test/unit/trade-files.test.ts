@@ -10,6 +10,7 @@ import {
   decimal,
   fileOf,
   LAYOUTS,
+  OTHER_LAYOUTS,
   pieceSizes,
   shapes,
   type TradeLayout,
@@ -43,7 +44,7 @@ function expectedFacts(layout: TradeLayout, list: readonly TradeLine[], written:
 const linesOf = (list: readonly TradeLine[]) => list.map(({ line }) => line);
 const comparable = (items: readonly DecodedItem[]) => items.map((item) => ({ ...item, release: undefined }));
 
-describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
+describe.each([...LAYOUTS, ...OTHER_LAYOUTS])('a file of $name', (layout) => {
   test('yields the facts that plain text handling finds, whatever its line ends, header and mark', () => {
     fc.assert(
       fc.property(layout.lines(decimal), shapes(layout), pieceSizes, (list, shape, pieces) => {
@@ -54,7 +55,11 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
         const written = withLast(layout, linesOf(list), shape.header);
         expect(facts).toEqual(expectedFacts(layout, list, written));
         expect(rows_hash).toMatch(/^-?\d+$/);
-        expect(end.partition).toEqual({ key: layout.day, fromMs: layout.fromMs, toMs: layout.toMs });
+        expect(end.partition).toEqual({
+          key: layout.day,
+          fromMs: layout.fromMs,
+          toMs: layout.toMs,
+        });
         // The events are the rows' own bytes, line ends apart.
         expect(rawOf(items)).toBe(written.map((line) => `${line}\n`).join(''));
       }),

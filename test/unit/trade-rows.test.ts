@@ -8,7 +8,7 @@ import { rangedColumns } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { exactDecimal, fixed } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';
-import { decimal, fileOf, LAYOUTS, type TradeLayout, type TradeLine } from '../support/trade-layouts.ts';
+import { decimal, fileOf, LAYOUTS, OTHER_LAYOUTS, type TradeLayout, type TradeLine } from '../support/trade-layouts.ts';
 import { decodeFile, runsOf } from '../support/trades.ts';
 
 type Cell = bigint | number | string | boolean;
@@ -96,7 +96,7 @@ const alignedOf = (layout: TradeLayout, projector: FoldingProjector) => {
   return found;
 };
 
-describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
+describe.each([...LAYOUTS, ...OTHER_LAYOUTS])('the row projector of $name', (layout) => {
   test('stores of every row what Number() makes of its text', () => {
     fc.assert(
       fc.property(layout.lines(decimal), fc.integer({ min: 1, max: 900 }), (list, frame) => {
