@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { estimateAnswer, SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
 import type { Json } from '../support/command.ts';
-import { DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
+import { claimOther, DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { runs } from '../support/seed.ts';
 import { type Answer, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -16,6 +16,8 @@ const outcome = ({ status, json }: Answer) => [status, json.code];
 
 let env: TestEnv;
 let serving: Serving;
+/** Another instrument: other days, of which two have ids of the default's. */
+const OTHER = 'ETHUSDT';
 /** Two days, a missing one, a day whose times are not in the order of ids, a day without an index of its frames. */
 const days: DayOfTrades[] = [];
 
@@ -47,6 +49,10 @@ beforeAll(async () => {
   );
   await loadDays(env.databaseUrl, days.slice(0, 3));
   await loadDays(env.databaseUrl, days.slice(3), { rowsPerFrame: 0 });
+  const dataset = await claimOther(env.databaseUrl, DATASET, OTHER);
+  await loadDays(env.databaseUrl, [randomDay('2024-03-01', 1200, 1, 11), randomDay('2024-03-03', 2500, 5001, 12)], {
+    dataset,
+  });
   serving = await startServing({ databaseUrl: env.databaseUrl });
 });
 afterAll(async () => {
@@ -73,9 +79,9 @@ describe('without filters', () => {
 
   test.each(['native', 'aligned_1s'])('%s rows of any window are counted to the row', async (mode) => {
     await fc.assert(
-      fc.asyncProperty(moment, moment, async (a, b) => {
+      fc.asyncProperty(moment, moment, fc.constantFrom(undefined, OTHER), async (a, b, instrument) => {
         fc.pre(a !== b);
-        const body = { mode, time_range: [iso(Math.min(a, b)), iso(Math.max(a, b))] };
+        const body = { mode, instrument, time_range: [iso(Math.min(a, b)), iso(Math.max(a, b))] };
         const rows = await truth(body);
         const answer = await ask(body);
         expect(answer).toMatchObject({ rows, rows_is_exact: true, rows_at_most: rows, rows_basis: 'counted' });
@@ -87,8 +93,9 @@ describe('without filters', () => {
         numRuns: runs(120),
         // The whole history; up to the last row of a frame, which a window that ends there leaves out.
         examples: [
-          [FIRST, FIRST + 5 * DAY_MS],
-          [FIRST, days[0].trades[99].timestamp],
+          [FIRST, FIRST + 5 * DAY_MS, undefined],
+          [FIRST, FIRST + 5 * DAY_MS, OTHER],
+          [FIRST, days[0].trades[99].timestamp, undefined],
         ],
       },
     );
@@ -102,6 +109,9 @@ describe('without filters', () => {
         { n_rows: 10 ** 6 },
         { n_random: 50, random_seed: 1 },
         { n_random: 10 ** 9 },
+        { instrument: OTHER },
+        { instrument: OTHER, n_rows: 7 },
+        { instrument: OTHER, n_random: 50, random_seed: 1 },
       ]) {
         const body = { mode, ...window };
         const answer = await ask(body);

@@ -8,7 +8,16 @@ import { deviationOf } from '../../serving/read/klines/sums.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { compares } from '../support/comparisons.ts';
 import { alignedKlines, deviation, exact, type Kline, nativeKlines, SCALE, sum } from '../support/kline-oracle.ts';
-import { alignedOf, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
+import {
+  alignedOf,
+  claimOther,
+  DATASET,
+  DAY_MS,
+  insertUnproved,
+  loadDays,
+  randomDay,
+  type Trade,
+} from '../support/load-rows.ts';
 import { runs, SEED } from '../support/seed.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -56,13 +65,26 @@ const UNPROVED = [
   randomDay('2024-03-03', 400, 1700, 6),
   randomDay('2024-03-06', 300, 2800, 7),
 ];
-const TRADES = DAYS.flatMap((day) => day.trades);
-const SECONDS = DAYS.flatMap((day) => alignedOf(day.trades));
+/** Another instrument: the same days and ids, other trades. */
+const OTHER = 'ETHUSDT';
+const OTHER_DAYS = [
+  randomDay('2024-03-01', 300, 1000, 11),
+  hardDay('2024-03-02', 400, 1400, 12),
+  hardDay('2024-03-04', 300, 2100, 13),
+  randomDay('2024-03-05', 300, 2600, 14),
+];
+const OTHER_UNPROVED = [randomDay('2024-02-29', 300, 700, 15), randomDay('2024-03-03', 400, 1700, 16)];
+const storedOf = (days: typeof DAYS) => ({
+  trades: days.flatMap((day) => day.trades),
+  seconds: days.flatMap((day) => alignedOf(day.trades)),
+});
+const STORED = { '': storedOf(DAYS), [OTHER]: storedOf(OTHER_DAYS) };
 
 type Mode = 'native' | 'aligned_1s';
 const MODES: readonly Mode[] = ['native', 'aligned_1s'];
 
 interface Body {
+  readonly instrument?: typeof OTHER;
   readonly mode?: Mode;
   readonly kline_size?: number | string;
   readonly start_date?: string;
@@ -95,17 +117,19 @@ const SIZES: Record<string, number> = {
 };
 
 /** All klines of the window, before filters, `n_*` and fields. */
-function klinesOf({ mode = 'native', kline_size: size = 60, start_date: start, end_date: end }: Body): Kline[] {
+function klinesOf(body: Body): Kline[] {
+  const { instrument = '', mode = 'native', kline_size: size = 60, start_date: start, end_date: end } = body;
+  const { trades, seconds } = STORED[instrument];
   const [from, to] = [start ? at(start) : 0, end ? at(end) + DAY_MS : Number.POSITIVE_INFINITY];
   const sizeMs = SIZES[JSON.stringify(size)] * 1000;
   const isWithin = (ms: number) => ms >= from && ms < to;
   return mode === 'native'
     ? nativeKlines(
-        TRADES.filter((trade) => isWithin(trade.timestamp)),
+        trades.filter((trade) => isWithin(trade.timestamp)),
         sizeMs,
       )
     : alignedKlines(
-        SECONDS.filter((row) => isWithin(row.aligned_at_ms)),
+        seconds.filter((row) => isWithin(row.aligned_at_ms)),
         sizeMs,
       );
 }
@@ -131,6 +155,9 @@ beforeAll(async () => {
   env = await createMigratedEnv();
   await loadDays(env.databaseUrl, DAYS);
   for (const day of UNPROVED) await insertUnproved(env.databaseUrl, day.trades);
+  const dataset = await claimOther(env.databaseUrl, DATASET, OTHER);
+  await loadDays(env.databaseUrl, OTHER_DAYS, { dataset });
+  for (const day of OTHER_UNPROVED) await insertUnproved(env.databaseUrl, day.trades, dataset);
   serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
 });
 afterAll(async () => {
@@ -184,8 +211,9 @@ function clauses(mode: Mode, klines: readonly Kline[]) {
 }
 
 function bodies(mode: Mode): fc.Arbitrary<Body> {
-  return fc.tuple(sizes, windows).chain(([kline_size, window]) => {
-    const klines = klinesOf({ mode, kline_size });
+  return fc.tuple(sizes, windows, fc.constantFrom(undefined, OTHER)).chain(([kline_size, window, instrument]) => {
+    const asked = { mode, kline_size, ...(instrument && { instrument }) };
+    const klines = klinesOf(asked);
     return fc
       .record({
         fields: fc.option(
@@ -197,7 +225,7 @@ function bodies(mode: Mode): fc.Arbitrary<Body> {
         ),
         filters: fc.option(fc.array(clauses(mode, klines), { maxLength: 3 }), { nil: undefined }),
       })
-      .map((rest) => ({ mode, kline_size, ...window, ...rest }));
+      .map((rest) => ({ ...asked, ...window, ...rest }));
   });
 }
 
@@ -207,7 +235,10 @@ describe('any size, window, fields and filters', () => {
   });
 
   test.each(MODES)('%s, each size, with all columns', async (mode) => {
-    for (const size of Object.keys(SIZES)) await check({ mode, kline_size: JSON.parse(size) });
+    for (const size of Object.keys(SIZES)) {
+      await check({ mode, kline_size: JSON.parse(size) });
+      await check({ mode, kline_size: JSON.parse(size), instrument: OTHER });
+    }
   });
 });
 

@@ -16,6 +16,7 @@ import {
   type Mode,
   NATIVE_FIELDS,
   NOW,
+  OTHER,
   PROVED_FROM,
   PROVED_TO,
   RANGES,
@@ -40,9 +41,11 @@ beforeAll(async () => {
 });
 afterAll(() => history[Symbol.asyncDispose]());
 
+type Asked = { readonly mode: Mode } & Pick<Body, 'instrument'>;
+
 /** A value that occurs, or nearly. */
-function values(mode: Mode, field: string): fc.Arbitrary<Cell> {
-  const rows = windowRows({ sources: [DATASET], mode });
+function values({ mode, instrument }: Asked, field: string): fc.Arbitrary<Cell> {
+  const rows = windowRows({ sources: [DATASET], mode, instrument });
   const cells = fc.constantFrom(...rows.map((row) => row[field]));
   switch (FIELDS[mode][field]) {
     case 'timestamp_utc':
@@ -56,17 +59,18 @@ function values(mode: Mode, field: string): fc.Arbitrary<Cell> {
   }
 }
 
-function clauses(mode: Mode): fc.Arbitrary<Clause> {
+function clauses(asked: Asked): fc.Arbitrary<Clause> {
+  const { mode } = asked;
   return fc.constantFrom(...Object.keys(FIELDS[mode])).chain((field) => {
     const ops =
       FIELDS[mode][field] === 'bool01' ? ['eq', 'ne'] : ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'];
     return fc.constantFrom(...ops).chain((op) => {
       const list = op === 'in' || op === 'not_in';
       const value: fc.Arbitrary<unknown> = list
-        ? fc.array(values(mode, field), { minLength: 1, maxLength: 5 })
+        ? fc.array(values(asked, field), { minLength: 1, maxLength: 5 })
         : op === 'eq' || op === 'ne'
-          ? fc.oneof({ weight: 20, arbitrary: values(mode, field) }, { weight: 1, arbitrary: fc.constant(null) })
-          : values(mode, field);
+          ? fc.oneof({ weight: 20, arbitrary: values(asked, field) }, { weight: 1, arbitrary: fc.constant(null) })
+          : values(asked, field);
       return value.map((one) => ({ field, op, value: one }));
     });
   });
@@ -76,7 +80,12 @@ const times = fc.integer({ min: PROVED_FROM - DAY_MS, max: PROVED_TO + DAY_MS })
 /** Whole days, whole seconds, or any millisecond. */
 const moments = fc.tuple(times, fc.constantFrom(DAY_MS, 1000, 1)).map(([ms, grain]) => Math.floor(ms / grain) * grain);
 
-function bodies(mode: Mode): fc.Arbitrary<Omit<Body, 'sources'>> {
+/** Of either instrument. */
+const bodies = (mode: Mode) =>
+  fc.constantFrom(undefined, OTHER).chain((instrument) => bodiesOf({ mode, ...(instrument && { instrument }) }));
+
+function bodiesOf(asked: Asked): fc.Arbitrary<Omit<Body, 'sources'>> {
+  const { mode } = asked;
   const timeRange = fc
     .tuple(moments, moments)
     .filter(([a, b]) => a !== b)
@@ -90,10 +99,10 @@ function bodies(mode: Mode): fc.Arbitrary<Omit<Body, 'sources'>> {
     .record({
       window,
       fields: fc.option(fc.shuffledSubarray(Object.keys(FIELDS[mode]), { minLength: 1 }), { nil: undefined }),
-      filters: fc.option(fc.array(clauses(mode), { maxLength: 3 }), { nil: undefined }),
+      filters: fc.option(fc.array(clauses(asked), { maxLength: 3 }), { nil: undefined }),
     })
     .map(({ window, fields, filters }) => ({
-      mode,
+      ...asked,
       ...window,
       ...(fields && { fields }),
       ...(filters && { filters }),

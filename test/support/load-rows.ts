@@ -7,13 +7,17 @@ import { once } from 'node:events';
 import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
+import { claimInstrument } from '../../shared/db/instruments.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
+import { parseInstrument, seriesKeyFor } from '../../shared/registry/instruments.ts';
+import { dayKeyOf } from '../../shared/registry/keys.ts';
 import { loadRows } from './stack.ts';
 
 export const DAY_MS = 86_400_000;
 export const DATASET = 'exchange_a_spot_trades';
-const DATASET_NUMBER = 1;
-const TABLE = 'exchange_a_spot_trades';
+const { number: DATASET_NUMBER, native } = datasetOf(DATASET);
+const TABLE = native.table;
 
 /** A native row, in the words of the contract. */
 export interface Trade {
@@ -36,7 +40,22 @@ export interface LoadOptions {
   readonly synthetic?: boolean;
   /** Rows of one frame; the last of a day may have fewer. 0: no frames index. */
   readonly rowsPerFrame?: number;
+  /** Whose rows they are, where it is not the default's. */
+  readonly dataset?: DatasetDefinition;
 }
+
+/** Gives another instrument its number, as the first backfill of it does. */
+export async function claimOther(url: string, key: string, symbol: string): Promise<DatasetDefinition> {
+  let claimed: DatasetDefinition | undefined;
+  await loadRows(url, async (client) => {
+    claimed = await claimInstrument(client, datasetOf(key), parseInstrument(symbol)!);
+  });
+  return claimed!;
+}
+
+/** Says whose rows those are that the connection puts into a table of several instruments. */
+export const putFor = (client: pg.Client, { native: { owner } }: DatasetDefinition) =>
+  client.query(`select set_config('tidemark.instrument', $1, false)`, [String(owner?.value ?? '')]);
 
 /** A day of trades: several a second here, none for minutes there; equal times; prices of two decimals and of eight. */
 export function randomDay(day: string, rows: number, firstId: number, seed: number): DayOfTrades {
@@ -67,22 +86,27 @@ export const round = (value: number, digits: number): number => Number(value.toF
 
 /** Loads the days and proves them. */
 export async function loadDays(url: string, days: readonly DayOfTrades[], options: LoadOptions = {}): Promise<void> {
+  const { dataset = datasetOf(DATASET) } = options;
   await loadRows(url, async (client) => {
     await client.query('begin');
     for (const day of days) {
-      await insertTrades(client, day.trades);
-      await insertAligned(client, alignedOf(day.trades));
-      await prove(client, day, options);
+      await insertTrades(client, day.trades, dataset);
+      await insertAligned(client, alignedOf(day.trades), dataset);
+      await prove(client, day, { ...options, dataset });
     }
     await client.query('commit');
   });
 }
 
 /** Rows in storage that nothing has proved: a quarantined or interrupted partition's. */
-export async function insertUnproved(url: string, trades: readonly Trade[]): Promise<void> {
+export async function insertUnproved(
+  url: string,
+  trades: readonly Trade[],
+  dataset: DatasetDefinition = datasetOf(DATASET),
+): Promise<void> {
   await loadRows(url, async (client) => {
-    await insertTrades(client, trades);
-    await insertAligned(client, alignedOf(trades));
+    await insertTrades(client, trades, dataset);
+    await insertAligned(client, alignedOf(trades), dataset);
   });
 }
 
@@ -118,18 +142,24 @@ export function alignedOf(trades: readonly Trade[]): AlignedRow[] {
   });
 }
 
-async function insertTrades(client: pg.Client, trades: readonly Trade[]): Promise<void> {
+async function insertTrades(client: pg.Client, trades: readonly Trade[], dataset: DatasetDefinition): Promise<void> {
   const lines = trades.map((t) =>
     [t.timestamp, t.trade_id, t.price, t.quantity, t.quote_quantity, t.is_buyer_maker, t.is_best_match].join('\t'),
   );
   const columns = '"timestamp", trade_id, price, quantity, quote_quantity, is_buyer_maker, is_best_match';
-  await copyIn(client, `copy ${TABLE} (${columns}) from stdin`, lines);
-  await indexChunks(client);
+  await putFor(client, dataset);
+  await copyIn(client, `copy ${dataset.native.table} (${columns}) from stdin`, lines);
+  if (!dataset.base) await indexChunks(client);
 }
 
-async function insertAligned(client: pg.Client, rows: readonly AlignedRow[]): Promise<void> {
-  const series = await client.query(`select series_id from series where dataset_id = $1 and key = ''`, [
-    DATASET_NUMBER,
+async function insertAligned(
+  client: pg.Client,
+  rows: readonly AlignedRow[],
+  dataset: DatasetDefinition,
+): Promise<void> {
+  const series = await client.query(`select series_id from series where dataset_id = $1 and key = $2`, [
+    dataset.number,
+    seriesKeyFor(dataset),
   ]);
   const lines = rows.map((row) =>
     [
@@ -142,7 +172,7 @@ async function insertAligned(client: pg.Client, rows: readonly AlignedRow[]): Pr
       row.quantity_sum,
       row.quote_volume_sum,
       series.rows[0].series_id,
-      DATASET_NUMBER,
+      dataset.number,
     ].join('\t'),
   );
   const columns = `aligned_at_utc, trade_count, open_price, high_price, low_price, close_price, quantity_sum,
@@ -169,16 +199,20 @@ async function indexChunks(client: pg.Client): Promise<void> {
   for (const { name } of chunks.rows) await client.query(`create unique index on ${name} ("timestamp", trade_id)`);
 }
 
-async function prove(client: pg.Client, { day, trades }: DayOfTrades, options: LoadOptions): Promise<void> {
-  const { synthetic = false, rowsPerFrame = 100 } = options;
+async function prove(
+  client: pg.Client,
+  { day, trades }: DayOfTrades,
+  { synthetic = false, rowsPerFrame = 100, dataset }: LoadOptions & { readonly dataset: DatasetDefinition },
+): Promise<void> {
+  const key = dayKeyOf(dataset, day);
   const fromMs = Date.parse(`${day}T00:00:00Z`);
   const ids = trades.map((trade) => trade.trade_id);
   await client.query(
     `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows,
        aligned_rows, offsets, proved_at) values ($1, $2, 'proved', 1, 1, $3, $4, $5, $6, $7, int8range($8, $9, '[]'), now())`,
     [
-      DATASET_NUMBER,
-      day,
+      dataset.number,
+      key,
       fromMs,
       fromMs + DAY_MS,
       synthetic,
@@ -191,7 +225,7 @@ async function prove(client: pg.Client, { day, trades }: DayOfTrades, options: L
   await client.query(
     `update coverage set proved = proved + int8multirange(int8range($2, $3)), version = version + 1, synthetic = $4
      where dataset_id = $1`,
-    [DATASET_NUMBER, fromMs, fromMs + DAY_MS, synthetic],
+    [dataset.number, fromMs, fromMs + DAY_MS, synthetic],
   );
   if (rowsPerFrame === 0) return;
   const before = await client.query('select coalesce(max(stream_sequence), 0) as last from frames');
@@ -200,9 +234,9 @@ async function prove(client: pg.Client, { day, trades }: DayOfTrades, options: L
     const frame = trades.slice(base, base + rowsPerFrame);
     const times = frame.map((trade) => trade.timestamp);
     await client.query('insert into frames values ($1, $2, $3, $4, $5, $6, $7, $8, $9)', [
-      DATASET_NUMBER,
+      dataset.number,
       ++sequence,
-      day,
+      key,
       frame[0].trade_id,
       frame[frame.length - 1].trade_id,
       Math.min(...times),

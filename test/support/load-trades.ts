@@ -4,12 +4,14 @@ import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
+import { seriesKeyFor } from '../../shared/registry/instruments.ts';
+import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
 import type { AnyTrade } from './kline-oracle.ts';
-import { alignedOf } from './load-rows.ts';
+import { alignedOf, putFor } from './load-rows.ts';
 import { loadRows } from './stack.ts';
 
 export interface FileDay {
+  /** Its day. */
   readonly key: string;
   readonly trades: readonly AnyTrade[];
 }
@@ -30,8 +32,6 @@ const CELLS: Readonly<Record<string, Cell>> = {
   is_buyer_maker: (trade) => trade.is_buyer_maker,
   is_best_match: () => 1,
   side,
-  instrument_name: () => 'BTC-USDT',
-  symbol: () => 'BTCUSDT',
   trd_match_id: (trade) => `m-${trade.trade_id}`,
   tick_direction: () => 'PlusTick',
   gross_value: (trade) => Math.round(quote(trade) * 1e8),
@@ -40,7 +40,9 @@ const CELLS: Readonly<Record<string, Cell>> = {
 };
 
 /** A column that no dataset of the contract has holds the quantity where it is that of the unified fields. */
-function cellOf({ native, trades }: DatasetDefinition, name: string): Cell {
+function cellOf({ native, trades, instrument }: DatasetDefinition, name: string): Cell {
+  if (name === 'instrument_name') return () => instrument ?? 'BTC-USDT';
+  if (name === 'symbol') return () => instrument ?? 'BTCUSDT';
   const known = CELLS[name];
   if (known) return known;
   const quantity = trades?.unified.find((field) => field.name === 'quantity')?.columns;
@@ -56,6 +58,7 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
   await loadRows(url, async (client) => {
     for (const { key, trades } of days) {
       const { table, columns } = dataset.native;
+      await putFor(client, dataset);
       await copyIn(
         client,
         table,
@@ -63,8 +66,9 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
         trades.map((trade) => columns.map(({ name }) => cellOf(dataset, name)(trade))),
       );
       const aligned = alignedOfTrades(trades);
-      await copyAligned(client, dataset.number, aligned);
-      const { fromMs, toMs } = windowOf(dataset, key);
+      await copyAligned(client, dataset, aligned);
+      const partition = dayKeyOf(dataset, key);
+      const { fromMs, toMs } = windowOf(dataset, partition);
       const ids = trades.map((trade) => trade.trade_id);
       const [first, last] = dataset.offset.unique ? [Math.min(...ids), Math.max(...ids)] : [null, null];
       await client.query(
@@ -73,7 +77,7 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
          values ($1, $2, 'proved', 1, 1, $3, $4, false, $5, $6,
            case when $7::int8 is null then null else int8range($7, $8, '[]') end,
            date_trunc('milliseconds', now()), now())`,
-        [dataset.number, key, fromMs, toMs, trades.length, aligned.length, first, last],
+        [dataset.number, partition, fromMs, toMs, trades.length, aligned.length, first, last],
       );
       await client.query(
         `update coverage set proved = proved + int8multirange(int8range($2, $3)), version = version + 1
@@ -84,9 +88,15 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
   });
 }
 
-async function copyAligned(client: pg.Client, number: number, rows: ReturnType<typeof alignedOf>): Promise<void> {
-  const { rows: series } = await client.query(`select series_id from series where dataset_id = $1 and key = ''`, [
+async function copyAligned(
+  client: pg.Client,
+  dataset: DatasetDefinition,
+  rows: ReturnType<typeof alignedOf>,
+): Promise<void> {
+  const { number } = dataset;
+  const { rows: series } = await client.query(`select series_id from series where dataset_id = $1 and key = $2`, [
     number,
+    seriesKeyFor(dataset),
   ]);
   await copyIn(
     client,

@@ -1,11 +1,11 @@
 /**
- * A history of four proved days of exchange A with a day that is not proved amid them, and an oracle of what a query
+ * A history of four proved days of two instruments of exchange A with a day that is not proved amid them, and an oracle of what a query
  * answers of it in plain JavaScript: what was loaded, filtered and cut as the contract says. Storage also holds rows that
  * nothing has proved, before, between and after the proved days.
  */
 import { expect } from 'vitest';
 import { compares } from './comparisons.ts';
-import { alignedOf, DATASET, insertUnproved, loadDays, randomDay, type Trade } from './load-rows.ts';
+import { alignedOf, claimOther, DATASET, insertUnproved, loadDays, randomDay, type Trade } from './load-rows.ts';
 import { type Answer, type Serving, startServing } from './serving.ts';
 import { createMigratedEnv, type TestEnv } from './stack.ts';
 
@@ -25,6 +25,12 @@ export const UNPROVED = [
   randomDay('2024-03-03', 400, 1700, 6),
   randomDay('2024-03-06', 300, 2800, 7),
 ];
+/** Another instrument beside it: the same days and ids, other trades. */
+export const OTHER = 'ETHUSDT';
+const again = (list: typeof DAYS, seed: number) =>
+  list.map(({ day, trades }, index) => randomDay(day, trades.length, trades[0].trade_id, seed + index));
+export const OTHER_DAYS = again(DAYS, 11);
+const OTHER_UNPROVED = again(UNPROVED, 15);
 export const RANGES = [
   { from: at('2024-03-01'), to: at('2024-03-03') },
   { from: at('2024-03-04'), to: at('2024-03-06') },
@@ -38,9 +44,12 @@ export type Cell = number | string;
 export type Row = Record<string, Cell>;
 
 export const nativeRow = (trade: Trade): Row => ({ ...trade, datetime: iso(trade.timestamp) });
-const NATIVE = TRADES.map(nativeRow);
-/** Second, and the row without its validity, which depends on the window. */
-const ALIGNED = DAYS.flatMap((day) => alignedOf(day.trades));
+const storedOf = (days: typeof DAYS) => ({
+  native: days.flatMap((day) => day.trades).map(nativeRow),
+  /** Second, and the row without its validity, which depends on the window. */
+  aligned: days.flatMap((day) => alignedOf(day.trades)),
+});
+const STORED = { '': storedOf(DAYS), [OTHER]: storedOf(OTHER_DAYS) };
 
 export const NATIVE_FIELDS = {
   trade_id: 'int64',
@@ -74,6 +83,7 @@ export interface Clause {
 }
 export interface Body {
   readonly sources: readonly string[];
+  readonly instrument?: typeof OTHER;
   readonly mode?: Mode;
   readonly fields?: readonly string[];
   readonly time_range?: readonly [string, string];
@@ -87,11 +97,12 @@ export interface Body {
 /** All rows of a window, before filters, as the contract describes them. */
 export function windowRows(body: Body): Row[] {
   const [from, to] = body.time_range?.map(at) ?? [PROVED_FROM, PROVED_TO];
-  if (body.mode !== 'aligned_1s') return NATIVE.filter((row) => +row.timestamp >= from && +row.timestamp < to);
-  return ALIGNED.flatMap(({ aligned_at_ms, ...cells }, index) => {
+  const { native, aligned } = STORED[body.instrument ?? ''];
+  if (body.mode !== 'aligned_1s') return native.filter((row) => +row.timestamp >= from && +row.timestamp < to);
+  return aligned.flatMap(({ aligned_at_ms, ...cells }, index) => {
     if (aligned_at_ms < from || aligned_at_ms >= to) return [];
     const range = RANGES.find((one) => aligned_at_ms >= one.from && aligned_at_ms < one.to)!;
-    const next = ALIGNED[index + 1]?.aligned_at_ms ?? Number.POSITIVE_INFINITY;
+    const next = aligned[index + 1]?.aligned_at_ms ?? Number.POSITIVE_INFINITY;
     const second = iso(aligned_at_ms);
     const validTo = iso(Math.min(next, range.to, to));
     return [{ aligned_at_utc: second, ...cells, valid_from_utc: second, valid_to_utc_exclusive: validTo }];
@@ -126,6 +137,9 @@ export async function serveSmallHistory(): Promise<SmallHistory> {
   const env = await createMigratedEnv();
   await loadDays(env.databaseUrl, DAYS, { rowsPerFrame: 60 });
   for (const day of UNPROVED) await insertUnproved(env.databaseUrl, day.trades);
+  const other = await claimOther(env.databaseUrl, DATASET, OTHER);
+  await loadDays(env.databaseUrl, OTHER_DAYS, { rowsPerFrame: 60, dataset: other });
+  for (const day of OTHER_UNPROVED) await insertUnproved(env.databaseUrl, day.trades, other);
   const serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
   const ask = (body: Omit<Body, 'sources'>) => serving.query({ sources: [DATASET], ...body });
   return {
