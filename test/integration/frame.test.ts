@@ -7,7 +7,7 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { runs, SEED } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { knownMs, SECOND } from '../support/worlds.ts';
-import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
+import { createWorldsEnv, OTHERS, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
 // A fixed clock: the ages in the warnings of two equal answers differ where a second ends between them.
 const served = servedEnv(createWorldsEnv, { now: () => Date.parse('2026-01-01T00:00:00Z') });
@@ -40,7 +40,7 @@ const maxAge = fc.option(fc.constantFrom(30, 600, 7200, 86_400, 400 * 86_400), {
 
 const tradeColumn: fc.Arbitrary<ColumnBody> = fc
   .tuple(
-    fc.constantFrom(...EXCHANGES),
+    fc.constantFrom(...EXCHANGES.flatMap((key) => [[key, undefined] as const, [key, OTHERS[key]] as const])),
     fc.constantFrom(
       ...['first', 'last', 'min', 'max', 'sum', 'count', 'vwap', undefined].map(
         (aggregate) => ['price', aggregate] as const,
@@ -51,9 +51,10 @@ const tradeColumn: fc.Arbitrary<ColumnBody> = fc
     fc.option(fc.constantFrom(...TRADE_DAYS[0].trades.slice(0, 9).map(({ price }) => price)), { nil: undefined }),
     maxAge,
   )
-  .map(([dataset, [field, aggregate], price, max_age]) => ({
+  .map(([[dataset, instrument], [field, aggregate], price, max_age]) => ({
     name: '',
     dataset,
+    ...(instrument !== undefined && { instrument }),
     field,
     ...(aggregate !== undefined && { aggregate }),
     ...(price !== undefined && { filter: [{ field: 'price', op: 'gte' as const, value: price }] }),

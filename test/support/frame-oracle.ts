@@ -4,11 +4,13 @@ import { windowOf } from '../../shared/registry/keys.ts';
 import { exact, SCALE } from './kline-oracle.ts';
 import type { Trade } from './load-rows.ts';
 import { capturedAt, DAY, knownAt, knownMs, SECOND, type World, type WorldPartition, type WorldRow } from './worlds.ts';
-import { TRADE_DAYS, WORLDS } from './worlds-env.ts';
+import { OTHER_DAYS, TRADE_DAYS, WORLDS } from './worlds-env.ts';
 
 export interface ColumnBody {
   readonly name: string;
   readonly dataset: string;
+  /** Of `OTHERS`; without it the default. */
+  readonly instrument?: string;
   readonly field: string;
   readonly filter?: readonly { readonly field: string; readonly op: 'eq' | 'gte'; readonly value: string | number }[];
   readonly aggregate?: string;
@@ -84,7 +86,7 @@ function modelOf(
 
 function tradeModel(column: ColumnBody, isFilled: boolean, gridMs: number, asOf: number | 'row' | undefined): Model {
   const dataset = DATASETS.get(column.dataset)!;
-  const days = TRADE_DAYS.map(({ day, trades }) => {
+  const days = (column.instrument === undefined ? TRADE_DAYS : OTHER_DAYS).map(({ day, trades }) => {
     const { fromMs, toMs } = windowOf(dataset, day);
     const shift = fromMs - Date.parse(`${day}T00:00:00Z`);
     return {

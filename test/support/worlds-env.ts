@@ -1,13 +1,13 @@
 /**
  * One set of loaded worlds for all files of a run that only read them: a world of each dataset whose partitions are no
- * stretches of time, and three days of each exchange. It is loaded once a run; a file gets a copy of its own.
+ * stretches of time, and three days of two instruments of each exchange. It is loaded once a run; a file gets a copy of its own.
  *
  * Rows, aligned rows, partitions, coverage and runs are as the pipeline leaves them. No log stands behind them: proofs and
  * lineage of these rows refer to events that no stream holds.
  */
-import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
-import { DATASET, loadDays, randomDay, type Trade } from './load-rows.ts';
+import { claimOther, DATASET, loadDays, randomDay, type Trade } from './load-rows.ts';
 import { loadFileDays } from './load-trades.ts';
 import { loadWorld } from './load-worlds.ts';
 import { createLoadedEnv, type TestEnv } from './stack.ts';
@@ -19,6 +19,16 @@ export const TRADE_DAYS = [
   randomDay('2024-03-02', 40, 1060, 2),
   randomDay('2024-03-04', 50, 1100, 3),
 ];
+
+/** Another instrument of each exchange: the same days and ids, other trades. */
+export const OTHERS: Readonly<Record<string, string>> = {
+  exchange_a_spot_trades: '1000SATSUSDT',
+  exchange_b_spot_trades: 'BTC-USDC',
+  exchange_c_spot_trades: 'ETHUSDT',
+};
+export const OTHER_DAYS = TRADE_DAYS.map(({ day, trades }, index) =>
+  randomDay(day, trades.length, trades[0].trade_id, 11 + index),
+);
 
 /** A world of each dataset whose partitions are no stretches of time. */
 export const worldsOf = (seed: number): World[] => [
@@ -39,10 +49,15 @@ async function load(databaseUrl: string): Promise<void> {
   for (const world of WORLDS) await loadWorld(databaseUrl, world);
   for (const dataset of DATASETS.values()) {
     if (!dataset.trades || dataset.key === DATASET) continue;
-    const days = TRADE_DAYS.map(({ day, trades }) => ({ key: day, trades }));
-    await loadFileDays(databaseUrl, dataset, days.map(within(dataset)));
+    await loadFileDays(databaseUrl, dataset, fileDays(TRADE_DAYS).map(within(dataset)));
+  }
+  for (const [key, symbol] of Object.entries(OTHERS)) {
+    const dataset = await claimOther(databaseUrl, key, symbol);
+    await loadFileDays(databaseUrl, dataset, fileDays(OTHER_DAYS).map(within(datasetOf(key))));
   }
 }
+
+const fileDays = (days: typeof TRADE_DAYS) => days.map(({ day, trades }) => ({ key: day, trades }));
 
 /** Trades of a file day of another exchange, which may begin at another hour. */
 const within =
