@@ -3,7 +3,15 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { estimateAnswer, SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
 import type { Json } from '../support/command.ts';
-import { claimOther, DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
+import {
+  claimOther,
+  DATASET,
+  type DayOfTrades,
+  loadBulk,
+  loadDays,
+  loadThird,
+  randomDay,
+} from '../support/load-rows.ts';
 import { runs } from '../support/seed.ts';
 import { type Answer, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -53,6 +61,7 @@ beforeAll(async () => {
   await loadDays(env.databaseUrl, [randomDay('2024-03-01', 1200, 1, 11), randomDay('2024-03-03', 2500, 5001, 12)], {
     dataset,
   });
+  await loadThird(env.databaseUrl, days);
   serving = await startServing({ databaseUrl: env.databaseUrl });
 });
 afterAll(async () => {

@@ -15,6 +15,7 @@ import {
   DAY_MS,
   insertUnproved,
   loadDays,
+  loadThird,
   randomDay,
   type Trade,
 } from '../support/load-rows.ts';
@@ -158,6 +159,7 @@ beforeAll(async () => {
   const dataset = await claimOther(env.databaseUrl, DATASET, OTHER);
   await loadDays(env.databaseUrl, OTHER_DAYS, { dataset });
   for (const day of OTHER_UNPROVED) await insertUnproved(env.databaseUrl, day.trades, dataset);
+  await loadThird(env.databaseUrl, DAYS);
   serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
 });
 afterAll(async () => {

@@ -53,6 +53,11 @@ export async function claimOther(url: string, key: string, symbol: string): Prom
   return claimed!;
 }
 
+/** A third instrument of the exchange, which shares a table with the second: its rows are never asked for. */
+export async function loadThird(url: string, days: readonly DayOfTrades[]): Promise<void> {
+  await loadDays(url, days, { dataset: await claimOther(url, DATASET, 'SOLUSDT') });
+}
+
 /** Says whose rows those are that the connection puts into a table of several instruments. */
 export const putFor = (client: pg.Client, { native: { owner } }: DatasetDefinition) =>
   client.query(`select set_config('tidemark.instrument', $1, false)`, [String(owner?.value ?? '')]);

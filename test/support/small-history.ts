@@ -5,7 +5,16 @@
  */
 import { expect } from 'vitest';
 import { compares } from './comparisons.ts';
-import { alignedOf, claimOther, DATASET, insertUnproved, loadDays, randomDay, type Trade } from './load-rows.ts';
+import {
+  alignedOf,
+  claimOther,
+  DATASET,
+  insertUnproved,
+  loadDays,
+  loadThird,
+  randomDay,
+  type Trade,
+} from './load-rows.ts';
 import { type Answer, type Serving, startServing } from './serving.ts';
 import { createMigratedEnv, type TestEnv } from './stack.ts';
 
@@ -140,6 +149,7 @@ export async function serveSmallHistory(): Promise<SmallHistory> {
   const other = await claimOther(env.databaseUrl, DATASET, OTHER);
   await loadDays(env.databaseUrl, OTHER_DAYS, { rowsPerFrame: 60, dataset: other });
   for (const day of OTHER_UNPROVED) await insertUnproved(env.databaseUrl, day.trades, other);
+  await loadThird(env.databaseUrl, DAYS);
   const serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
   const ask = (body: Omit<Body, 'sources'>) => serving.query({ sources: [DATASET], ...body });
   return {

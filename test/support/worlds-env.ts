@@ -54,6 +54,9 @@ async function load(databaseUrl: string): Promise<void> {
   for (const [key, symbol] of Object.entries(OTHERS)) {
     const dataset = await claimOther(databaseUrl, key, symbol);
     await loadFileDays(databaseUrl, dataset, fileDays(OTHER_DAYS).map(within(datasetOf(key))));
+    // A third one, which nobody asks for, has the default's trades in the same table.
+    const third = await claimOther(databaseUrl, key, 'THIRD');
+    await loadFileDays(databaseUrl, third, fileDays(TRADE_DAYS).map(within(datasetOf(key))));
   }
 }
 
