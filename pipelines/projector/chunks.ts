@@ -9,6 +9,13 @@ import { hasColumnstore } from '../../shared/db/connect.ts';
 import { assert } from '../../shared/errors.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
+import {
+  hasInstruments,
+  INSTRUMENT_COLUMN,
+  othersTable,
+  SLOTS,
+  slotNumber,
+} from '../../shared/registry/instruments.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 
 export interface LoadTarget {
@@ -203,8 +210,8 @@ export interface Compactable {
   readonly segmentBy: readonly string[];
   /** Columns of the order within a batch; with `segmentBy` the key of a row. */
   readonly orderBy: readonly string[];
-  /** Number of the dataset whose rows these are; undefined where all datasets share the table. */
-  readonly dataset?: number;
+  /** The first and last number of the datasets and instruments whose rows these are; undefined where all share the table. */
+  readonly numbers?: readonly [number, number];
 }
 
 export const ALIGNED_COMPACTABLE: Compactable = {
@@ -223,8 +230,21 @@ export function compactableOf({ native, number }: DatasetDefinition): Compactabl
     hypertable: native.table,
     segmentBy: [],
     orderBy: [native.time.column, ...native.identity],
-    dataset: number,
+    numbers: [number, number],
   };
+}
+
+/** The native table that the other instruments of a dataset share. */
+export function othersCompactableOf(dataset: DatasetDefinition): Compactable | undefined {
+  const own = hasInstruments(dataset) ? compactableOf(dataset) : undefined;
+  return (
+    own && {
+      ...own,
+      hypertable: othersTable(dataset),
+      segmentBy: [INSTRUMENT_COLUMN],
+      numbers: [slotNumber(dataset, 1), slotNumber(dataset, SLOTS)],
+    }
+  );
 }
 
 /**

@@ -104,7 +104,7 @@ export async function compactChunk(client: ClientBase, table: Compactable, chunk
 /** Whether the chunk has rows outside the columns, and all partitions that lie in it are proved. */
 async function stateOf(
   client: ClientBase,
-  { dataset }: Compactable,
+  { numbers }: Compactable,
   { chunk, fromMs, toMs }: CompactChunk,
 ): Promise<CompactState> {
   // Only rows outside the columns are seen by `only`.
@@ -117,8 +117,8 @@ async function stateOf(
      from datasets d
      left join lateral (select to_ms from partitions where dataset_id = d.dataset_id and state = 'proved' and from_ms < $2
        order by from_ms desc limit 1) p on true
-     where $3::int2 is null or d.dataset_id = $3`,
-    [fromMs, toMs, dataset ?? null],
+     where $3::int2 is null or d.dataset_id between $3 and $4::int2`,
+    [fromMs, toMs, numbers?.[0] ?? null, numbers?.[1] ?? null],
   );
   const [{ proved, unproved }] = rows;
   return proved && !unproved ? 'compacted' : 'unproved';

@@ -6,7 +6,7 @@ import { RunRecorder } from '../../shared/db/runs.ts';
 import { codeOf, explain, outageCode } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { ALIGNED_COMPACTABLE, type Compactable, compactableOf } from './chunks.ts';
+import { ALIGNED_COMPACTABLE, type Compactable, compactableOf, othersCompactableOf } from './chunks.ts';
 import { type CompactChunk, chunksBefore, compactChunk, enableColumnstore } from './columnstore.ts';
 
 export interface CompactionNeeds {
@@ -67,7 +67,8 @@ export async function compactOld(client: Client, needs: CompactionNeeds): Promis
     command: LINE,
     exclusive: true,
   });
-  const tables = [...datasets.map(compactableOf).filter((table) => table !== undefined), ALIGNED_COMPACTABLE];
+  const native = datasets.flatMap((dataset) => [compactableOf(dataset), othersCompactableOf(dataset)]);
+  const tables = [...native.filter((table) => table !== undefined), ALIGNED_COMPACTABLE];
   const work = await chunksOf(client, tables, Date.now() - afterDays * DAY_MS);
   await run.write({ planned: work.length });
   const units: CompactedUnit[] = [];

@@ -386,3 +386,48 @@ givenOtherDatabase.describe('compacted chunks', () => {
     expect(states(await compact())).toContain(`${table} compacted`);
   });
 });
+
+givenOtherDatabase.test('the table of other instruments is compacted where all of them are proved', async () => {
+  await using system = await System.create();
+  const [ONE, TWO] = ['ETH-USDT', 'SOL-USDT'];
+  const env = {
+    SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${system.vendor}/`).href,
+    SVC_EXCHANGE_B_ALSO: `${ONE},${TWO}`,
+  };
+  const run = (...args: string[]) => system.run(args, env);
+  const [{ day }] = DAYS;
+  for (const instrument of [ONE, TWO]) await writeDay({ directory: system.vendor, ...DAYS[0], instrument });
+  const backfill = (...more: string[]) =>
+    run('backfill', dataset.key, '--from', day, '--to', day, '--instrument', `${ONE},${TWO}`, ...more);
+  expect((await backfill()).json.proved).toBe(2);
+  const others = `${table}_others`;
+  const compactOthers = async () => {
+    const { units } = await compactNow(system.env.databaseUrl);
+    return units.filter((unit) => unit.table === others).map(({ state, rows }) => [state, rows]);
+  };
+  const setState = (state: string) =>
+    system.rows('update partitions set state = $1 where partition_key = $2', [state, `${TWO}:${day}`]);
+  await setState('quarantined');
+  expect(await compactOthers()).toEqual([['unproved', 0]]);
+  await setState('proved');
+  expect(await compactOthers()).toEqual([['compacted', 6000]]);
+  expect(await compactOthers()).toEqual([]);
+
+  const verify = async () => {
+    const { exit, json } = await run('verify', dataset.key, '--deep', '--instrument', 'all');
+    return [exit, json.units.map(({ partition, state }: Json) => [partition, state])];
+  };
+  const proved = [0, [ONE, TWO].map((symbol) => [`${symbol}:${day}`, 'proved'])];
+  expect(await verify()).toEqual(proved);
+  await using serving = await startServing({ databaseUrl: system.env.databaseUrl, settings: env });
+  for (const window of [{ n_rows: 100 }, {}]) {
+    const { json } = await serving.query({ sources: [dataset.key], instrument: ONE, ...window });
+    expect([json.row_count, json.rows[0].instrument_name]).toEqual([window.n_rows ?? 3000, ONE]);
+  }
+  // A revision of one takes the chunk out of the columns, and leaves the other's rows as they are.
+  await writeDay({ directory: system.vendor, ...DAYS[0], seed: 9, instrument: ONE });
+  const again = ['reingest', dataset.key, '--from', day, '--to', day, '--instrument', ONE, '--reason', 'a trial'];
+  expect((await run(...again)).exit).toBe(0);
+  expect(await verify()).toEqual(proved);
+  expect(await compactOthers()).toEqual([['compacted', 6000]]);
+});
