@@ -12,11 +12,12 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import type { Range } from '../../shared/ranges.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
+import { instrumentDataset, parseInstrument, slotNumber } from '../../shared/registry/instruments.ts';
 import { isWholeSize, KEPT_COLUMNS, KEPT_SIZES_MS, KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
+import { dayKeyOf, windowOf } from '../../shared/registry/keys.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { type AnyTrade, alignedKlines, exact, type Kline, nativeKlines, SCALE, sum } from '../support/kline-oracle.ts';
-import { type AlignedRow, round } from '../support/load-rows.ts';
+import { type AlignedRow, claimOther, round } from '../support/load-rows.ts';
 import { alignedOfTrades, type FileDay, loadFileDays } from '../support/load-trades.ts';
 import { SEED } from '../support/seed.ts';
 import { type Serving, startServing } from '../support/serving.ts';
@@ -24,7 +25,9 @@ import { createMigratedEnv, execute, loadRows, type TestEnv } from '../support/s
 
 const NOW = Date.parse('2024-03-16T12:00:00Z');
 const [A, B, C] = ['a', 'b', 'c'].map((letter) => datasetOf(`exchange_${letter}_spot_trades`));
-const DATASETS = [A, B, C];
+/** Another instrument of A, with ids of its default's: the first that a database has, so its number is known. */
+const OTHER = instrumentDataset(A, parseInstrument('ETHUSDT')!, slotNumber(A, 1));
+const DATASETS = [A, B, C, OTHER];
 type Mode = 'native' | 'aligned_1s';
 const MODES: readonly Mode[] = ['native', 'aligned_1s'];
 
@@ -48,10 +51,12 @@ const HARD: readonly Partial<AnyTrade>[] = [
   { price: 67000, quantity: 5000.00000001 },
 ];
 
+const windowOfDay = (dataset: DatasetDefinition, day: string) => windowOf(dataset, dayKeyOf(dataset, day));
+
 /** Trades of a file day, crowded at both of its ends. The order of ids is nearly that of the times. */
 function dayOf(dataset: DatasetDefinition, key: string, index: number): FileDay {
   const random = seededRandom(SEED + 100 * dataset.number + index);
-  const { fromMs, toMs } = windowOf(dataset, key);
+  const { fromMs, toMs } = windowOfDay(dataset, key);
   const times = Array.from({ length: 350 }, () => {
     const [share, near] = [random(), random() * 3_600_000];
     const far = random() * DAY_MS;
@@ -88,6 +93,7 @@ let plain: Side;
 
 async function sideOf(): Promise<Side> {
   const env = await createMigratedEnv();
+  expect(await claimOther(env.databaseUrl, A.key, OTHER.instrument!)).toBe(OTHER);
   for (const dataset of DATASETS) await loadFileDays(env.databaseUrl, dataset, WORLDS.get(dataset)!);
   return { env, serving: await startServing({ databaseUrl: env.databaseUrl, now: () => NOW }) };
 }
@@ -98,7 +104,7 @@ async function keepAll({ databaseUrl }: TestEnv): Promise<void> {
     const leftOver = LEFT_OVER.map((key, index) => dayOf(dataset, key, 50 + index));
     await keepKlines(databaseUrl, dataset, [...days, ...leftOver]);
     for (const key of [UNKEPT, ...LEFT_OVER]) {
-      const { fromMs, toMs } = windowOf(dataset, key);
+      const { fromMs, toMs } = windowOfDay(dataset, key);
       for (const table of [KLINE_TABLES.native, KLINE_TABLES.aligned]) {
         await execute(
           databaseUrl,
@@ -106,7 +112,10 @@ async function keepAll({ databaseUrl }: TestEnv): Promise<void> {
         );
       }
     }
-    await execute(databaseUrl, `update partitions set klines_sha256 = null where partition_key = '${UNKEPT}'`);
+    await execute(
+      databaseUrl,
+      `update partitions set klines_sha256 = null where dataset_id = ${dataset.number} and partition_key = '${dayKeyOf(dataset, UNKEPT)}'`,
+    );
   }
   const pair = (...keys: [string, string]) => keys.map((key) => dayWithKey(B, key)) as [FileDay, FileDay];
   await keepSharedKlines(databaseUrl, B, [
@@ -125,11 +134,13 @@ const SIZES: readonly (number | string)[] = [
 
 const pathOf = (dataset: DatasetDefinition) => `/v1/historical/${dataset.trades!.klinesPath}`;
 const ask = ({ serving }: Side, dataset: DatasetDefinition, body: object) =>
-  serving.send({ path: pathOf(dataset), body: JSON.stringify(body) });
+  serving.send({ path: pathOf(dataset), body: JSON.stringify({ instrument: dataset.instrument, ...body }) });
 
+const nameOfDataset = ({ key, instrument }: DatasetDefinition) => [key, instrument].filter(Boolean).join(':');
 /** All klines from rows, by dataset, mode and size: the values that filters compare with. */
 const all = new Map<string, readonly Kline[]>();
-const nameOf = (dataset: DatasetDefinition, mode: Mode, size: number | string) => `${dataset.key} ${mode} ${size}`;
+const nameOf = (dataset: DatasetDefinition, mode: Mode, size: number | string) =>
+  `${nameOfDataset(dataset)} ${mode} ${size}`;
 
 beforeAll(async () => {
   [kept, plain] = await Promise.all([sideOf(), sideOf()]);
@@ -196,15 +207,14 @@ function requests(dataset: DatasetDefinition, mode: Mode): fc.Arbitrary<object> 
   });
 }
 
-const CASES = DATASETS.flatMap((dataset) => MODES.map((mode) => [dataset.key, mode] as const));
+const CASES = DATASETS.flatMap((dataset) => MODES.map((mode) => [nameOfDataset(dataset), mode, dataset] as const));
 
 describe('with kept klines and without them the answers are equal', () => {
-  test.each(CASES)('%s, %s: every size, with all columns', async (key, mode) => {
-    for (const kline_size of SIZES) await compare(datasetOf(key), { mode, kline_size });
+  test.each(CASES)('%s, %s: every size, with all columns', async (_name, mode, dataset) => {
+    for (const kline_size of SIZES) await compare(dataset, { mode, kline_size });
   });
 
-  test.each(CASES)('%s, %s: any size, window, fields and filters', async (key, mode) => {
-    const dataset = datasetOf(key);
+  test.each(CASES)('%s, %s: any size, window, fields and filters', async (_name, mode, dataset) => {
     await fc.assert(
       fc.asyncProperty(requests(dataset, mode), (body) => compare(dataset, body)),
       { numRuns: 60 },
@@ -238,13 +248,12 @@ describe('kept klines are what is read', () => {
     const isShared = dataset === B && mode === 'native' && sizeMs === DAY_MS;
     if (isShared && SHARED.includes(start.slice(0, 10)) && window.from <= from && to <= window.to) return true;
     return KEYS.filter((key) => key === UNKEPT).every((key) => {
-      const { fromMs, toMs } = windowOf(dataset, key);
+      const { fromMs, toMs } = windowOfDay(dataset, key);
       return Math.max(fromMs, from, window.from) >= Math.min(toMs, to, window.to);
     });
   }
 
-  test.each(CASES)('%s, %s: wherever there are kept ones, and nowhere else', async (key, mode) => {
-    const dataset = datasetOf(key);
+  test.each(CASES)('%s, %s: wherever there are kept ones, and nowhere else', async (_name, mode, dataset) => {
     await whileNegative(async () => {
       for (const kline_size of SIZES) {
         for (const [first, last] of [
@@ -383,7 +392,7 @@ async function keepKlines(url: string, dataset: DatasetDefinition, days: readonl
       }
       await client.query(`update partitions set klines_sha256 = 'kept' where dataset_id = $1 and partition_key = $2`, [
         dataset.number,
-        day.key,
+        dayKeyOf(dataset, day.key),
       ]);
     }
   });
