@@ -7,10 +7,15 @@ import { loadWorld } from '../support/load-worlds.ts';
 import { runs, SEED } from '../support/seed.ts';
 import { servedEnv } from '../support/served-env.ts';
 import { knownMs, SECOND } from '../support/worlds.ts';
-import { createWorldsEnv, OTHERS, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
+import { createWorldsEnv, loadOthers, OTHERS, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
+async function createEnv() {
+  const env = await createWorldsEnv();
+  await loadOthers(env.databaseUrl);
+  return env;
+}
 // A fixed clock: the ages in the warnings of two equal answers differ where a second ends between them.
-const served = servedEnv(createWorldsEnv, { now: () => Date.parse('2026-01-01T00:00:00Z') });
+const served = servedEnv(createEnv, { now: () => Date.parse('2026-01-01T00:00:00Z') });
 
 const iso = (ms: number) => new Date(ms).toISOString();
 const ask = (body: object) => served.serving.send({ path: '/v1/frame', body: JSON.stringify(body) });

@@ -1,6 +1,6 @@
 /**
  * One set of loaded worlds for all files of a run that only read them: a world of each dataset whose partitions are no
- * stretches of time, and three days of two instruments of each exchange. It is loaded once a run; a file gets a copy of its own.
+ * stretches of time, and three days of each exchange. It is loaded once a run; a file gets a copy of its own.
  *
  * Rows, aligned rows, partitions, coverage and runs are as the pipeline leaves them. No log stands behind them: proofs and
  * lineage of these rows refer to events that no stream holds.
@@ -51,6 +51,10 @@ async function load(databaseUrl: string): Promise<void> {
     if (!dataset.trades || dataset.key === DATASET) continue;
     await loadFileDays(databaseUrl, dataset, fileDays(TRADE_DAYS).map(within(dataset)));
   }
+}
+
+/** Adds the other instruments to a copy of the worlds. */
+export async function loadOthers(databaseUrl: string): Promise<void> {
   for (const [key, symbol] of Object.entries(OTHERS)) {
     const dataset = await claimOther(databaseUrl, key, symbol);
     await loadFileDays(databaseUrl, dataset, fileDays(OTHER_DAYS).map(within(datasetOf(key))));
