@@ -243,6 +243,11 @@ export function outageCode(error: unknown): ErrorCode | undefined {
   return socket && SOCKET_CODES.has(String(code)) ? 'DATABASE_UNAVAILABLE' : undefined;
 }
 
+const NO_SPACE: ReadonlySet<unknown> = new Set(['ENOSPC', 'EDQUOT']);
+
+/** Whether a disk, or a quota of it, had no room for what was written. */
+export const isDiskFull = (error: unknown): boolean => NO_SPACE.has((error as NodeJS.ErrnoException | undefined)?.code);
+
 /** SQLSTATEs of a server that answers and refuses: wrong credentials, missing rights, unknown database. */
 const REFUSED_STATES = /^(28|3D|42)/;
 /** Names of the log client's errors that say the same, or that the server cannot do what its address asks for. */

@@ -2,7 +2,7 @@
  * The operator's command, in any process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
  * stderr. Exit codes: `EXIT` in io.ts.
  */
-import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { codeOf, ERROR_CODES, explain, isDiskFull, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { printableJson, printableLines } from '../../shared/proof-log/printable.ts';
 import { parse } from './commands/program.ts';
 import type { Io } from './io.ts';
@@ -42,7 +42,7 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
 
 function report(error: unknown, argv: readonly string[], io: Io): number {
   const [command] = argv;
-  const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
+  const code = codeOf(error) ?? outageCode(error) ?? (isDiskFull(error) ? 'DISK_UNUSABLE' : 'UNEXPECTED');
   const remedy =
     error instanceof TidemarkError ? error.remedy : code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
   if (argv.includes('--json'))

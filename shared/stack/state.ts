@@ -8,7 +8,7 @@ import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type { RolePasswords } from '../db/roles.ts';
-import { BEGIN_ANEW, TidemarkError } from '../errors.ts';
+import { BEGIN_ANEW, isDiskFull, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 import type { NatsRole } from '../nats/accounts.ts';
 import { isAlive, type ProcessRef, processRef } from './processes.ts';
@@ -63,8 +63,6 @@ export async function writeAtomic(path: string, text: string, mode: number): Pro
   await rename(part, path);
 }
 
-const NO_SPACE: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT']);
-
 /**
  * Registers this process as a holder of the stack. Where the disk is full and others keep the servers running, the process
  * may use the stack unregistered, so that an operator can look for the fault.
@@ -78,7 +76,7 @@ export async function addHolder(stateDir: string, others: number, log: Logger): 
     await mkdir(join(stateDir, 'holders'), { recursive: true });
     await writeAtomic(path, JSON.stringify({ ...processRef(process.pid), stateDir }), 0o644);
   } catch (error) {
-    if (others === 0 || !NO_SPACE.has((error as NodeJS.ErrnoException).code ?? '')) throw error;
+    if (others === 0 || !isDiskFull(error)) throw error;
     log.warn({ stateDir }, 'the disk is full: this process is not registered, so the last other one stops the servers');
   }
   return name;

@@ -62,6 +62,19 @@ given(canMount, NO_MOUNT).describe('on a full disk', () => {
     }
   });
 
+  test('a service that does not fit says what to do', async () => {
+    mounted(disk, 1);
+    try {
+      expect(await fill(disk)).toBe('ENOSPC');
+      const settings = { SVC_STATE_DIR: join(disk, 'state'), SVC_SAMPLE: 'false', SVC_HTTP_PORT: '0' };
+      const { exit, json, stderr } = await startCommand(['up'], settings).done;
+      expect([exit, json?.error.code], stderr).toEqual([1, 'DISK_UNUSABLE']);
+      expect(json.error.remedy).toContain('Check the space');
+    } finally {
+      execFileSync('umount', [disk]);
+    }
+  });
+
   test('status and doctor look at a service that lives, and do not call it killed', async () => {
     mounted(disk, 400);
     try {

@@ -1,7 +1,7 @@
 /** `mirror`: keeps a local copy of a lake or of exports. It needs neither the database nor the event log. */
 import { readFile } from 'node:fs/promises';
 import { loadSettings } from '../../../shared/config/load.ts';
-import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
+import { type ErrorCode, isDiskFull, TidemarkError } from '../../../shared/errors.ts';
 import { MirrorFault, type MirrorFaultKind } from '../../../shared/mirror/lake-manifest.ts';
 import { type MirrorReport, mirror } from '../../../shared/mirror/mirror.ts';
 import { NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
@@ -67,8 +67,7 @@ export async function runMirror(command: ParsedCommand): Promise<number> {
       const { code, remedy } = FAULTS[error.kind];
       throw new TidemarkError(code, printable(error.message), { remedy, cause: error.cause });
     }
-    const { code, path } = error as NodeJS.ErrnoException;
-    if (path !== undefined || code === 'ENOSPC' || code === 'EDQUOT') {
+    if ((error as NodeJS.ErrnoException).path !== undefined || isDiskFull(error)) {
       throw new TidemarkError('DISK_UNUSABLE', `${to} cannot be written`, { cause: error });
     }
     throw error;
