@@ -6,9 +6,11 @@ import type { Client } from '../../shared/db/connect.ts';
 import { type Json, runCommand, startCommand } from '../support/command.ts';
 import { marketDays } from '../support/etf.ts';
 import { faultsOf } from '../support/lake.ts';
+import { tablesPython } from '../support/tools.ts';
 import { VENDORS } from '../support/vendors.ts';
 import { CHAIN_KEYS, Chain } from './chain.ts';
 import { Injector } from './injector.ts';
+import { LakeReader } from './lake-reader.ts';
 import * as oracles from './oracles.ts';
 import { Excuses, Keeper, outcomeOf, type ProcessDeps } from './processes.ts';
 import { type FileDay, Reference } from './reference.ts';
@@ -81,6 +83,8 @@ class Campaign {
   #follow: Keeper | undefined;
   #workload: Workload | undefined;
   #chain: Chain | undefined;
+  /** Where Python has the engines. */
+  #reader: LakeReader | undefined;
 
   constructor(world: World, tally: Tally, seed: number) {
     this.#world = world;
@@ -186,6 +190,9 @@ class Campaign {
       seed: this.#seed * 1000 + number,
     });
     this.#workload.start();
+    const python = await tablesPython();
+    if (python.missing !== undefined) Tally.count(this.#tally.misses, `reader of the lake: ${python.missing}`);
+    else this.#reader = new LakeReader(python, this.#world.lake);
   }
 
   async endNode(): Promise<void> {
@@ -194,6 +201,11 @@ class Campaign {
 
   async end(): Promise<void> {
     await this.#workload?.end();
+    await this.#reader?.stop();
+    for (const [name, count] of Object.entries(this.#reader?.reads ?? {}))
+      this.#tally.operation(`read the lake: ${name}`, count);
+    this.#tally.operation('versions of the lake that were read', this.#reader?.versions ?? 0);
+    this.#reader = undefined;
     await Promise.all([this.#follow, ...this.#keepers].map((keeper) => keeper?.stop()));
     this.#workload = undefined;
     this.#keepers = [];
@@ -235,6 +247,7 @@ class Campaign {
       ['the watcher saw one history', () => this.#workload!.look()],
       ['the proof log holds', () => oracles.proofLogHolds(world.state)],
       ['the lake equals the service', () => this.#lake(client)],
+      ['every version of the lake that was read is whole and proved', () => this.#versions(client)],
       ['a mirror equals the lake', () => this.#mirror()],
       ["every issuer's page is kept", () => this.#command(['reingest', 'etf', '--kept'])],
       ['the audit log verifies', () => this.#command(['audit', 'verify'])],
@@ -251,6 +264,11 @@ class Campaign {
     if (!this.#chain) return undefined;
     await using undisturbed = await this.#world.connect(this.#world.chainDatabase);
     return await oracles.sameTables(client, undisturbed, (key) => CHAIN_KEYS.has(key));
+  }
+
+  async #versions(client: Client): Promise<string | undefined> {
+    const faults = (await this.#reader?.faultsOf(client)) ?? [];
+    return faults.length === 0 ? undefined : `${faults.length}: ${faults.slice(0, 5).join('; ')}`;
   }
 
   async #mirror(): Promise<string | undefined> {

@@ -6,10 +6,10 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { LogUnreachable } from '../../shared/proof-log/tiles.ts';
 import { lookAt, type Watched } from '../../shared/proof-log/watch.ts';
-import type { Answer, Json } from '../support/command.ts';
+import { type Answer, type Json, startCommand } from '../support/command.ts';
 import { VENDORS } from '../support/vendors.ts';
 import { ask, digestOf, questionsOf, type Reply } from './answers.ts';
-import { type ProcessDeps, untilDone } from './processes.ts';
+import { outcomeOf, type ProcessDeps, untilDone } from './processes.ts';
 import type { FileDay } from './reference.ts';
 import { API_KEY } from './world.ts';
 
@@ -70,7 +70,7 @@ export class Workload {
   /** Listens, reads, exports and watches until `end`. */
   start(): void {
     const { signal } = this.#stop;
-    const loops = [this.#listen(), this.#watch(), this.#export(), this.#read(1), this.#read(2)];
+    const loops = [this.#listen(), this.#watch(), this.#export(), this.#compete(), this.#read(1), this.#read(2)];
     this.#loops.push(
       ...loops.map((loop) =>
         loop.catch((error) => {
@@ -239,6 +239,22 @@ export class Workload {
       tally.operation(`exported ${format}`);
       const fault = await this.submit(of);
       if (fault) tally.fail(`export of ${file.vendor.dataset} ${file.day}: ${fault}`);
+    }
+  }
+
+  /** Another writer of the lake, which writes where the first one has lost the lock with the database, or its life. */
+  async #compete(): Promise<void> {
+    const { world, tally, excuses } = this.#deps;
+    const { signal } = this.#stop;
+    while (!signal.aborted) {
+      await pause(8000, signal);
+      if (this.isQuiet || signal.aborted) continue;
+      const { outcome, fault } = outcomeOf(
+        await startCommand(['lake', '--to', world.lake, '--no-progress'], world.settings).done,
+        excuses,
+      );
+      tally.operation(`a second writer of the lake: ${outcome}`);
+      if (fault) tally.fail(`an unexpected end of the second writer of the lake: ${fault}`);
     }
   }
 

@@ -13,6 +13,7 @@ import { MODES } from '../../serving/lake/format.ts';
 import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { commitName, dataFileOf, logFileOf, readSnapshot } from '../../shared/mirror/delta-log.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { LakeReader } from '../faults/lake-reader.ts';
 import { ROOT } from '../support/command.ts';
 import { expectServed, faultsOf, manifestOf, rootOf, tableFiles, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
@@ -22,6 +23,7 @@ import { SEED } from '../support/seed.ts';
 import { eventually, OWN_MATRIX, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
 import { execute, rolesOf } from '../support/stack.ts';
+import { tablesPython } from '../support/tools.ts';
 import { createWorldsEnv } from '../support/worlds-env.ts';
 
 const KILLS = 14;
@@ -81,6 +83,9 @@ async function look(folder: string): Promise<number> {
   return looked;
 }
 
+const listing = async (folder: string): Promise<Set<string>> =>
+  new Set(await readdir(folder, { recursive: true }).catch(() => []));
+
 test(`killed ${KILLS} times while files are written, replaced and removed`, async () => {
   await using env = await createWorldsEnv();
   const folder = join(env.dir, 'lake');
@@ -90,28 +95,40 @@ test(`killed ${KILLS} times while files are written, replaced and removed`, asyn
     return random % below;
   };
   using duck = await openDuckDb();
+  const python = await tablesPython();
+  const reader = python.missing === undefined ? new LakeReader(python, folder) : undefined;
   let looked = 0;
-  for (let kill = 0; kill < KILLS; kill++) {
+  let kills = 0;
+  for (let start = 1; kills < KILLS; start++) {
     const child = spawnLake(env.databaseUrl, folder);
     const ended = once(child, 'exit');
-    // A start takes some 300 ms, the writing 2 to 3 s.
-    const until = performance.now() + 250 + draw(2500);
-    while (performance.now() < until && child.exitCode === null) {
-      looked += await look(folder);
-      await delay(5);
+    // It dies after so many changes of the folder: a clock would run out before its first file where the machine does much else.
+    // The fourth is let end, so that what the others replace and remove is there.
+    let changes = start === 4 ? Number.POSITIVE_INFINITY : 1 + draw(60);
+    let before = await listing(folder);
+    while (changes > 0 && child.exitCode === null) {
+      const now = await listing(folder);
+      changes -= before.symmetricDifference(now).size;
+      before = now;
+      if (draw(3) === 0) looked += await look(folder);
+      await delay(1);
     }
     child.kill('SIGKILL');
     const [exit] = await ended;
     expect(exit ?? 0, 'the writer failed').toBe(0);
+    kills += Number(exit === null);
     looked += await look(folder);
     // Some of what is there has to be written again.
     await execute(
       env.databaseUrl,
       `update partitions set attempt = attempt + 1 where state = 'proved'
-      and hashtext(partition_key || '${kill}') % 3 = 0`,
+      and hashtext(partition_key || '${start}') % 3 = 0`,
     );
   }
   expect(looked).toBeGreaterThan(KILLS);
+  await reader?.stop();
+  expect(reader?.faults ?? [], JSON.stringify(reader?.reads)).toEqual([]);
+  console.info(`other engines read it: ${JSON.stringify(reader?.reads ?? python.missing)}`);
   const report = await writeLake({ databaseUrl: env.databaseUrl, folder });
   expect(report.failed).toEqual([]);
   expect(await faultsOf(folder)).toEqual([]);
