@@ -34,8 +34,7 @@ export const allspotSource = (options: AllspotOptions): FileDaySource =>
       return await fetchExchangeBFile({ ...fetching, day, ...windowOf(exchangeBSpotTrades, day) }, validators);
     },
     open: async (file, request) => {
-      const { name: document, contentMd5: content_md5, validators } = file;
-      const facts = { content_md5, etag: validators.etag };
+      const { name: document, contentMd5: content_md5 } = file;
       const { byDefault, spoolDir } = options;
       const decoder = (frameRawBytes: number) =>
         new AllspotDecoder({
@@ -44,7 +43,7 @@ export const allspotSource = (options: AllspotOptions): FileDaySource =>
           openScratch: () => openScratch(spoolDir),
           frameRawBytes,
         });
-      return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+      return await openTradeFile({ file, request, archive: 'zip', facts: { content_md5 }, decoder }, options);
     },
   });
 

@@ -212,10 +212,9 @@ export const exchangeBSource = (options: ExchangeBOptions): FileDaySource =>
       await fetchExchangeBFile({ ...options, maxBytes: options.maxDocumentBytes, day, fromMs, toMs }, validators),
     open: async (file, request) => {
       const { instrument } = options;
-      const { name: document, contentMd5: content_md5, validators } = file;
+      const { name: document, contentMd5: content_md5 } = file;
       const [window] = request.partitions;
-      const facts = { content_md5, etag: validators.etag };
       const decoder = (frameRawBytes: number) => new ExchangeBDecoder({ document, instrument, window, frameRawBytes });
-      return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+      return await openTradeFile({ file, request, archive: 'zip', facts: { content_md5 }, decoder }, options);
     },
   });

@@ -59,10 +59,7 @@ export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
       const given = { document: file.name, window, maxHeldBytes, sorting };
       const decoder = (frameRawBytes: number) =>
         new ExchangeCDecoder(TREES[archive].rows({ document: file.name, symbol, window }), { ...given, frameRawBytes });
-      return await openTradeFile(
-        { file, request, archive: 'gzip', facts: { etag: file.validators.etag }, decoder },
-        options,
-      );
+      return await openTradeFile({ file, request, archive: 'gzip', decoder }, options);
     },
   });
 }

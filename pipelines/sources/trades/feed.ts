@@ -341,7 +341,7 @@ export function dailySource<F extends FetchedDocument>(
   dataset: DatasetDefinition,
   documents: DailyDocuments<F>,
 ): FileDaySource {
-  /** What was fetched last, by day. After a restart, the ETag that the catalog has of a document stands for it. */
+  /** What was fetched last, by day. After a restart, the headers that the catalog has of a document stand for it. */
   const seen = new Map<string, { readonly sha256: string; readonly validators: Validators }>();
   const fetch = async (request: FileDayRequest, validators: Validators) => {
     const file = await documents.fetch(request, validators);
@@ -362,7 +362,7 @@ export function dailySource<F extends FetchedDocument>(
     publishedSha256: async () => undefined,
     async openUnlessKnown(request, known) {
       const isKnown = (sha256: string) => known.some((document) => document.sha256 === sha256);
-      const [latest] = known.slice(-1).map(({ sha256, etag }) => ({ sha256, validators: { etag } }));
+      const [latest] = known.slice(-1).map((facts) => ({ sha256: facts.sha256, validators: keptValidators(facts) }));
       const last = seen.get(request.period) ?? latest;
       // A document that was fetched and could not be read is fetched again, whatever its validators say.
       const asked = last && isKnown(last.sha256) ? last : { sha256: '', validators: {} };
@@ -378,6 +378,14 @@ export function dailySource<F extends FetchedDocument>(
       return await documents.open(file, request);
     },
   };
+}
+
+/** A time this long before the fetch tells documents apart, whatever the difference of the two clocks: no other followed within the second. */
+const SETTLED_MS = 3_600_000;
+
+function keptValidators({ etag, last_modified: lastModified, fetched_ms: fetchedMs = 0 }: DocumentFacts): Validators {
+  if (etag !== undefined || lastModified === undefined) return { etag };
+  return fetchedMs - Date.parse(lastModified) >= SETTLED_MS ? { lastModified } : {};
 }
 
 /** Decodes a trade file that arrives in chunks. Disposed of when its document is read or given up. */
@@ -411,7 +419,11 @@ export async function openTradeFile(
       document: file.name,
     });
     return {
-      facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity, ...facts },
+      facts: {
+        ...{ name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity },
+        ...{ etag: file.headers.etag, last_modified: file.headers['last-modified'], fetched_ms: Date.now() },
+        ...facts,
+      },
       async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
         const decoding = decoder(frameRawBytes);
         using cleanup = new DisposableStack();
