@@ -22,6 +22,7 @@ import { documentEvents, turns } from '../feed-helpers.ts';
 import type {
   Adapter,
   DecodedItem,
+  DecodeOptions,
   Feed,
   FeedNeeds,
   FileDayRequest,
@@ -402,7 +403,7 @@ interface TradeFile {
   readonly archive: 'zip' | 'gzip';
   /** What the vendor states of the document, for the manifest. */
   readonly facts?: Partial<DocumentFacts>;
-  readonly decoder: (frameRawBytes: number) => TradeDecoder;
+  readonly decoder: (options: DecodeOptions) => TradeDecoder;
 }
 
 /** Opens a fetched trade file, an archive of one CSV. The document owns the file, which is deleted when opening fails. */
@@ -424,8 +425,9 @@ export async function openTradeFile(
         ...{ etag: file.headers.etag, last_modified: file.headers['last-modified'], fetched_ms: Date.now() },
         ...facts,
       },
-      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
-        const decoding = decoder(frameRawBytes);
+      path: file.path,
+      async *decode(options): AsyncGenerator<DecodedItem> {
+        const decoding = decoder(options);
         using cleanup = new DisposableStack();
         cleanup.defer(() => decoding[Symbol.dispose]?.());
         try {
