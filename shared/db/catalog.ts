@@ -178,6 +178,42 @@ export class Catalog {
     return (await this.#select(PARTITION, rest, parameters))[0];
   }
 
+  /**
+   * Of the real partitions that are proved and begin before a time, the one that its source was asked about the longest ago: of the
+   * dataset or instrument whose turn it is.
+   */
+  async longestUnasked(
+    datasets: readonly DatasetDefinition[],
+    beforeMs: number,
+  ): Promise<{ readonly dataset: DatasetDefinition; readonly key: string } | undefined> {
+    const [found] = await this.#query<{ number: number; key: string }>(
+      `select dataset_id as number, partition_key as key from (
+         select distinct on (dataset_id) dataset_id, partition_key, max(asked_at) over (partition by dataset_id) as turn
+         from partitions where dataset_id = any ($1::int2[]) and state = 'proved' and not synthetic and from_ms < $2
+         order by dataset_id, coalesce(asked_at, proved_at), from_ms) p
+       order by turn nulls first, dataset_id limit 1`,
+      [datasets.map(({ number }) => number), beforeMs],
+    );
+    return found && { dataset: datasets.find(({ number }) => number === found.number)!, key: found.key };
+  }
+
+  /** When the source of any of the datasets was last asked about an old day, epoch ms. */
+  async lastAsked(datasets: readonly DatasetDefinition[]): Promise<number | undefined> {
+    const [{ at }] = await this.#query<{ at: Date | null }>(
+      'select max(asked_at) as at from partitions where dataset_id = any ($1::int2[])',
+      [datasets.map(({ number }) => number)],
+    );
+    return at?.getTime();
+  }
+
+  /** Notes that a source was asked about a partition, whatever it answered. */
+  async noteAsked(dataset: DatasetDefinition, key: string): Promise<void> {
+    await this.#query(
+      'update partitions set asked_at = clock_timestamp() where dataset_id = $1 and partition_key = $2',
+      [dataset.number, key],
+    );
+  }
+
   /** The known partitions among `keys`. */
   async partitionsOf(dataset: DatasetDefinition, keys: readonly string[]): Promise<PartitionRow[]> {
     return await this.#select(PARTITION, `from partitions where dataset_id = $1 and partition_key = any ($2::text[])`, [

@@ -1,13 +1,18 @@
 /** What a vendor changes of days that are proved: how it is noticed, what is kept of it, and what is said of it. */
 import { utimes } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Catalog } from '../../shared/db/catalog.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import type { Instrument } from '../../shared/registry/instruments.ts';
 import { alterations, alteredText, expectedChanges, readDiff } from '../support/altered-days.ts';
-import { DAY_MS, dayNames, System, unitOf } from '../support/pipeline.ts';
+import type { Json } from '../support/command.ts';
+import { DATASET, DAY_MS, dayNames, System, unitOf } from '../support/pipeline.ts';
 import { runs, SEED } from '../support/seed.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
-import { VENDOR_B, VENDOR_C, VENDORS } from '../support/vendors.ts';
+import { VENDOR_A, VENDOR_B, VENDOR_C, VENDORS } from '../support/vendors.ts';
 
 describe('what a vendor states of a document', () => {
   const DAY = '2024-01-05';
@@ -102,5 +107,123 @@ describe.each(VENDORS)('repaired days of $dataset', (vendor) => {
       }),
       { seed: SEED, numRuns: runs(8), endOnFailure: true },
     );
+  });
+});
+
+describe('an archive that is altered under a follower', () => {
+  const DAYS = dayNames('2023-05-01', 5);
+  const VENDORS_HERE = [VENDOR_A, VENDOR_C];
+  const datasets = VENDORS_HERE.map(({ dataset }) => dataset);
+  /** Twenty a second. */
+  const FAST = { SVC_FOLLOW_FILES_SECONDS: 3600, SVC_FOLLOW_OLD_DAYS_PER_HOUR: 72_000 };
+  let system: System;
+  let server: VendorServer;
+  let settings: Record<string, string>;
+  beforeAll(async () => {
+    system = await System.create();
+    server = await startVendorServer(system.vendor, 'etag');
+    const locations = VENDORS_HERE.flatMap((vendor) => Object.keys(vendor.settings('/')));
+    settings = Object.fromEntries(locations.map((name) => [name, server.url.href]));
+    for (const vendor of VENDORS_HERE) for (const day of DAYS) await publish(vendor, day, 'usual');
+    const backfilled = await system.run(['backfill', ...datasets, '--from', DAYS[0], '--to', DAYS.at(-1)!], settings);
+    expect(backfilled.exit).toBe(0);
+  });
+  afterAll(async () => {
+    await server?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  const textOf = (vendor: (typeof VENDORS_HERE)[number], day: string) =>
+    vendor.plainDay({ day, rows: 40, seed: 2, firstId: DAYS.indexOf(day) * 100 + 1 });
+  const publish = async (vendor: (typeof VENDORS_HERE)[number], day: string, which: 'usual' | 'repaired') => {
+    const text = textOf(vendor, day);
+    const repaired = () => alteredText(vendor, text, { fates: [[500, 'priced']], added: 1, order: 'kept' });
+    await vendor.put(system.vendor, day, vendor.pack(day, which === 'usual' ? text : repaired()));
+  };
+  const arrivals = () =>
+    system.rows<Json>(
+      `select revision_id, d.key, partition_key as day, rows_added::int4 as added, rows_removed::int4 as removed,
+         rows_altered::int4 as altered, left_at is not null as has_left
+       from late_arrivals join datasets d using (dataset_id) order by 2, 3`,
+    );
+  /** Every day is asked about from now on. */
+  const allAsked = async () => {
+    const [{ now }] = await system.rows<{ now: Date }>('select clock_timestamp() as now');
+    const asked = async () =>
+      (await system.rows(`select from partitions where state = 'proved' and asked_at > $1`, [now])).length;
+    await expect.poll(asked, { timeout: 30_000 }).toBe(DAYS.length * VENDORS_HERE.length);
+  };
+
+  test('every alteration is found once; documents that are as they were are not fetched; what is taken back has left', async () => {
+    const running = system.begin(['follow', ...datasets], settings, FAST);
+    using stopping = new DisposableStack();
+    stopping.defer(() => running.stop());
+    await allAsked();
+    expect(await arrivals()).toEqual([]);
+    const altered = [DAYS[1], DAYS[3]];
+    for (const vendor of VENDORS_HERE) for (const day of altered) await publish(vendor, day, 'repaired');
+    await expect.poll(async () => (await arrivals()).length, { timeout: 30_000 }).toBe(4);
+    const found = await arrivals();
+    expect(found.map(({ day }) => day)).toEqual([...altered, ...altered]);
+    for (const one of found) {
+      // Of exchange C, the tick of the row behind an altered price may be another one as well.
+      expect(one).toMatchObject({ added: 1, removed: 0, has_left: false });
+      expect(one.altered).toBeGreaterThanOrEqual(1);
+    }
+    const downloads = () =>
+      server.requests().filter(({ path, status }) => status === 200 && !path.endsWith('CHECKSUM'));
+    const before = downloads().length;
+    await allAsked();
+    await allAsked();
+    expect([await arrivals(), downloads().length]).toEqual([found, before]);
+    // A vendor that goes back to its old bytes, and repairs them again.
+    for (const vendor of VENDORS_HERE) await publish(vendor, altered[0], 'usual');
+    await allAsked();
+    expect((await arrivals()).map(({ has_left }) => has_left)).toEqual([true, false, true, false]);
+    for (const vendor of VENDORS_HERE) await publish(vendor, altered[0], 'repaired');
+    await allAsked();
+    expect(await arrivals()).toEqual(found);
+    running.stop();
+    await running.done;
+  });
+
+  test('a follower that is started again goes on where it was, and asks no more often', async () => {
+    const asked = () =>
+      system.rows<{ day: string; at: Date }>(
+        `select partition_key as day, asked_at as at from partitions where dataset_id = 1 order by asked_at`,
+      );
+    await system.rows(`update partitions set asked_at = asked_at - interval '2 h'`);
+    const [oldest, ...others] = await asked();
+    const running = system.begin(['follow', DATASET], settings, { ...FAST, SVC_FOLLOW_OLD_DAYS_PER_HOUR: 1 });
+    using stopping = new DisposableStack();
+    stopping.defer(() => running.stop());
+    await expect.poll(async () => (await asked()).at(-1)!.day).toBe(oldest.day);
+    await sleep(500);
+    expect((await asked()).slice(0, -1)).toEqual(others);
+    running.stop();
+    await running.done;
+  });
+
+  test('instruments take turns, however many days each has; the longest unasked day comes first', async () => {
+    const [base, other] = await Promise.all([
+      datasetOf(DATASET),
+      new Catalog(system.client).instrument(datasetOf(DATASET), 'ETHUSDT' as Instrument),
+    ]);
+    await system.rows(
+      `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, proved_at)
+       values ($1, 'ETHUSDT:2023-01-01', 'proved', 1, 1, 0, 1, false, now()), ($1, 'ETHUSDT:2023-01-02', 'proved', 1, 1, 1, 2, false, now())`,
+      [other.number],
+    );
+    const catalog = new Catalog(system.client);
+    const turn = async () => {
+      const { dataset, key } = (await catalog.longestUnasked([base, other], Date.now()))!;
+      await catalog.noteAsked(dataset, key);
+      return key;
+    };
+    const keys: string[] = [];
+    for (let n = 0; n < 8; n++) keys.push(await turn());
+    expect(keys.filter((_, n) => n % 2 === 0)).toEqual(['01', '02', '01', '02'].map((day) => `ETHUSDT:2023-01-${day}`));
+    expect(new Set(keys.filter((_, n) => n % 2 === 1)).size).toBe(4);
+    expect(await catalog.longestUnasked([base, other], 0)).toBeUndefined();
   });
 });

@@ -18,7 +18,7 @@ import { SAMPLE_DAYS, sampleWeek } from '../../sample/week.ts';
 import type { FetchedDocument, Validators } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/http.ts';
 import { openGzip, openZipMember } from '../documents/zip-reader.ts';
-import { documentEvents, turns } from '../feed-helpers.ts';
+import { documentEvents, mixedTurns } from '../feed-helpers.ts';
 import type {
   Adapter,
   DecodedItem,
@@ -34,6 +34,7 @@ import type {
   Selection,
 } from '../feed-types.ts';
 import { type InstrumentGroup, instrumentsSource, readInstruments, requestsOf } from './instruments.ts';
+import { OldDays } from './old-days.ts';
 import { Rechecks } from './rechecks.ts';
 
 /** How an exchange's documents are fetched: limits from the settings, and where faults are logged. */
@@ -252,7 +253,7 @@ function endOfLastMonth(day: string): string {
 }
 
 /** The last file day that is over. */
-function lastEnded(dataset: DatasetDefinition): string {
+export function lastEnded(dataset: DatasetDefinition): string {
   const { fromMs } = windowOf(dataset, dayKey(Date.now()));
   const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
   const started = Math.floor((Date.now() - (fromMs - today)) / DAY_MS) * DAY_MS;
@@ -266,19 +267,23 @@ const JITTER = 0.1;
 
 /**
  * The latest days of the instruments, one instrument after another, each asked for until it is proved: vendors publish a day when
- * it is over, some time later. Then those that are asked for again.
+ * it is over, some time later. Then those that are asked for again, and between the looks old ones, a few an hour.
  */
 async function* newDays(
   groups: readonly InstrumentGroup[],
   needs: Pick<FeedNeeds, 'settings' | 'catalog' | 'signal'> & { dataset: DatasetDefinition },
 ): AsyncGenerator<FileDayRequest> {
-  const { settings, signal } = needs;
+  const { settings, catalog, signal } = needs;
   const everyMs = settings.SVC_FOLLOW_FILES_SECONDS * 1000;
-  for await (const _ of turns({ everyMs, jitterMs: everyMs * JITTER, signal })) {
-    for (const group of groups) {
-      for (const request of await dueDays(group, needs)) {
-        if (signal.aborted) return;
-        yield request;
+  const old = new OldDays(groups, catalog, settings);
+  for await (const turn of mixedTurns({ everyMs, jitterMs: everyMs * JITTER, signal }, () => old.dueMs())) {
+    if (turn === 'other') yield* old.next();
+    else {
+      for (const group of groups) {
+        for (const request of await dueDays(group, needs)) {
+          if (signal.aborted) return;
+          yield request;
+        }
       }
     }
   }
