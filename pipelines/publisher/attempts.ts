@@ -144,11 +144,11 @@ export class Attempts {
     const refusals = await this.#catalog.refusals(dataset, proved[0].partitionKey);
     const refused = refusals.map(({ document, reason }) => ({ document, refusal: reason }));
     const { partitionKey, attempt } = proved[0];
-    const repacked =
-      dataset.partition.kind === 'file_day' && (await this.#catalog.repacked(dataset, partitionKey, attempt));
+    const same =
+      dataset.partition.kind === 'file_day' && (await this.#catalog.sameDocument(dataset, partitionKey, attempt));
     return [
       { document },
-      ...(repacked ? [{ document: repacked }] : []),
+      ...(same ? [{ document: same }] : []),
       ...refused,
       ...(this.#compared.get(attemptName(dataset, proved[0])) ?? []),
     ];

@@ -430,13 +430,17 @@ export class Publisher {
   async #noteSame(reading: Reading, dataset: DatasetDefinition, row: KnownPartition, end: PartitionEnd): Promise<void> {
     const { facts: document } = reading.document!;
     const served = row.manifest?.document;
-    if (dataset.partition.kind !== 'file_day' || served?.name !== document.name) return;
+    if (dataset.partition.kind !== 'file_day' || served === undefined) return;
     const { partitionKey: key, attempt } = row;
-    if (served.sha256 !== document.sha256 && !(await this.#catalog.repacked(dataset, key, attempt))) {
-      const changes = await this.#changesOf(reading.document!, dataset, row, { isRepacked: true });
+    if (served.sha256 !== document.sha256) {
+      const isReplaced = served.name === document.name && !(await this.#catalog.isRepacked(dataset, key, attempt));
+      const changes = isReplaced && (await this.#changesOf(reading.document!, dataset, row, { isRepacked: true }));
       const eventsSha256 = end.facts.events_sha256;
       if (changes) await this.#catalog.recordRepacked(dataset, key, { document, eventsSha256, changes });
     }
+    // A document of several partitions cannot stand for that of one.
+    if (reading.request.partitions.length > 1) return;
+    if (served.sha256 !== document.sha256) await this.#catalog.noteSame(dataset, key, attempt, document);
     await this.#catalog.notePublished(dataset, key, document.sha256, true);
   }
 

@@ -570,10 +570,28 @@ export class Catalog {
     return { attempt, ...leafOf(dataset, stated, await proofSecret(this.#client)) };
   }
 
-  /** The document with the events of a proved attempt in another archive, if there was one. */
-  async repacked(dataset: DatasetDefinition, key: string, attempt: number): Promise<DocumentFacts | undefined> {
-    const rows = await this.#query<{ document: DocumentFacts }>(REPACKED_SQL, [dataset.number, key, attempt]);
-    return rows[0]?.document;
+  /** Whether a document with the events of a proved attempt in another archive is recorded. */
+  async isRepacked(dataset: DatasetDefinition, key: string, attempt: number): Promise<boolean> {
+    return (await this.#query(REPACKED_SQL, [dataset.number, key, attempt])).length > 0;
+  }
+
+  /** Notes another document with the content that an attempt was proved with. */
+  async noteSame(dataset: DatasetDefinition, key: string, attempt: number, document: DocumentFacts): Promise<void> {
+    await this.#query('update partitions set same_document = $3 where dataset_id = $1 and partition_key = $2', [
+      dataset.number,
+      key,
+      { attempt, document },
+    ]);
+  }
+
+  /** The last of them. */
+  async sameDocument(dataset: DatasetDefinition, key: string, attempt: number): Promise<DocumentFacts | undefined> {
+    const [found] = await this.#query<{ document: DocumentFacts }>(
+      `select same_document -> 'document' as document from partitions
+       where dataset_id = $1 and partition_key = $2 and (same_document ->> 'attempt')::int4 = $3`,
+      [dataset.number, key, attempt],
+    );
+    return found?.document;
   }
 
   /** Notes which document the source of a partition publishes now. @param isServed whether it has the proved content */

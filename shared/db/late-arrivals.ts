@@ -32,8 +32,8 @@ export const arrivalSql = (parameter: string): string => {
     from leaf where ${parameter}::jsonb is not null`;
 };
 
-/** The document with the events of partition $2, dataset $1, proved by attempt $3, in another archive: the first that was seen. */
-export const REPACKED_SQL = `select document from late_arrivals a where a.dataset_id = $1 and a.partition_key = $2 and a.attempt = $3::int4
+/** A recorded document with the events of partition $2, dataset $1, proved by attempt $3, in another archive. */
+export const REPACKED_SQL = `select from late_arrivals a where a.dataset_id = $1 and a.partition_key = $2 and a.attempt = $3::int4
   and a.fault is null and a.events_sha256 = (select p.manifest ->> 'events_sha256' from partitions p
     where p.dataset_id = $1 and p.partition_key = $2)`;
 

@@ -1,5 +1,6 @@
 /** What a vendor changes of days that are proved: how it is noticed, what is kept of it, and what is said of it. */
-import { utimes } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { mkdir, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
@@ -8,9 +9,12 @@ import { Catalog } from '../../shared/db/catalog.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import type { Instrument } from '../../shared/registry/instruments.ts';
 import { alterations, alteredText, expectedChanges, readDiff } from '../support/altered-days.ts';
+import { buildZip } from '../support/broken-zip.ts';
 import type { Json } from '../support/command.ts';
-import { DATASET, DAY_MS, dayNames, System, unitOf } from '../support/pipeline.ts';
+import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, unitOf, writeDocument } from '../support/pipeline.ts';
+import { sequence } from '../support/proof-log.ts';
 import { runs, SEED } from '../support/seed.ts';
+import { startServing } from '../support/serving.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, VENDORS } from '../support/vendors.ts';
 
@@ -226,4 +230,60 @@ describe('an archive that is altered under a follower', () => {
     expect(new Set(keys.filter((_, n) => n % 2 === 1)).size).toBe(4);
     expect(await catalog.longestUnasked([base, other], 0)).toBeUndefined();
   });
+});
+
+test('days of a partition that was made of its month are fetched once, and then asked for', async () => {
+  await using system = await System.create();
+  await using server = await startVendorServer(system.vendor, 'etag');
+  const settings = { SVC_EXCHANGE_A_BASE_URL: server.url.href };
+  const days = dayNames('2023-02-01', 28);
+  const texts = days.map((day, index) => csvOf({ day, rows: 5, seed: 2, firstId: 1 + 5 * index, timeUnit: 'ms' }));
+  await writeDocument(system.vendor, '2023-02', texts.join(''));
+  for (const [index, day] of days.entries()) await writeDocument(system.vendor, day, texts[index]);
+  expect((await system.backfill(days[0], days[27], settings, ['--granularity', 'monthly'])).exit).toBe(0);
+  for (let look = 0; look < 2; look++) {
+    expect((await system.backfill(days[3], days[3], settings, ['--compare'])).json).toMatchObject({ unchanged: 1 });
+    expect(server.requests(documentPath(days[3])).map(({ status }) => status)).toEqual([200]);
+  }
+  expect(await system.rows('select * from late_arrivals')).toEqual([]);
+});
+
+test('another instrument has its own differences', async () => {
+  await using system = await System.create();
+  await using serving = await startServing({
+    databaseUrl: system.env.databaseUrl,
+    settings: { SVC_STATE_DIR: join(system.env.dir, 'state'), SVC_EXCHANGE_A_ALSO: 'ETHUSDT' },
+  });
+  const DAY = '2024-01-05';
+  const settings = { SVC_EXCHANGE_A_ALSO: 'ETHUSDT' };
+  const stem = `ETHUSDT-trades-${DAY}`;
+  const folder = join(system.vendor, 'spot/daily/trades/ETHUSDT');
+  const put = async (text: string) => {
+    const zip = buildZip({ members: [{ name: `${stem}.csv`, content: Buffer.from(text) }] });
+    await mkdir(folder, { recursive: true });
+    await writeFile(join(folder, `${stem}.zip`), zip);
+    await writeFile(join(folder, `${stem}.zip.CHECKSUM`), createHash('sha256').update(zip).digest('hex'));
+  };
+  const text = VENDOR_A.plainDay({ day: DAY, rows: 30, seed: 2, firstId: 1 });
+  const repaired = alteredText(VENDOR_A, text, { fates: [[500, 'priced']], added: 1, order: 'kept' });
+  await writeDocument(system.vendor, DAY, text);
+  await put(text);
+  const args = ['--instrument', 'all'];
+  expect((await system.backfill(DAY, DAY, settings, args)).exit).toBe(0);
+  await put(repaired);
+  await system.backfill(DAY, DAY, settings, [...args, '--compare']);
+  await sequence(system.env);
+  const list = async (query: string) =>
+    (await serving.send({ method: 'GET', path: `/v1/revisions?dataset=${DATASET}${query}` })).json.revisions;
+  expect((await list('')).map(({ state }: Json) => state)).toEqual(['served']);
+  const [, found] = await list('&instrument=ETHUSDT');
+  expect(found).toMatchObject({ state: 'refused', instrument: 'ETHUSDT', partition: `ETHUSDT:${DAY}` });
+  const diff = await serving.send({ method: 'GET', path: `/v1/revisions/${found.id}/diff` });
+  const [head, ...rows] = diff.text
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  expect(head).toMatchObject({ proved: false, instrument: 'ETHUSDT', added: 1, removed: 0, altered: 1 });
+  const expected = await expectedChanges(VENDOR_A, text, repaired);
+  expect(rows).toEqual(expected);
 });
