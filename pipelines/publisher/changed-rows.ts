@@ -7,7 +7,7 @@ import { createReadStream } from 'node:fs';
 import { to as copyTo } from 'pg-copy-streams';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import type { RowChanges } from '../../shared/db/late-arrivals.ts';
-import { assert } from '../../shared/errors.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { nativeRows } from '../../shared/registry/instruments.ts';
@@ -41,11 +41,16 @@ export async function changedRows(needs: ComparingNeeds, found: ReplacingDocumen
   const { dataset, partition, document } = found;
   const archive = await needs.archive();
   assert(document.path !== undefined, 'a document of trades is a file');
-  await archive.keep(createReadStream(document.path), {
+  const kept = await archive.keep(createReadStream(document.path), {
     source_id: dataset.sources[0],
     name: document.facts.name,
     asked: { dataset: dataset.key, partition },
   });
+  if (kept.sha256 !== document.facts.sha256) {
+    throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `${document.facts.name} changed while it was read`, {
+      details: { document: document.facts.name },
+    });
+  }
   const none = { added: 0, removed: 0, altered: 0 };
   if (found.isRepacked) return { ...none, diff: await archive.keep([headOf(found, none)]) };
   await using client = await connect({ url: needs.databaseUrl, name: 'tidemark differences', signal: needs.signal });

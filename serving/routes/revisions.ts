@@ -1,7 +1,6 @@
 /** GET /v1/revisions: which revision was served when, and what a vendor changed; and the file that says which rows. */
 import { z } from 'zod';
 import { keptObject } from '../../shared/config/settings.ts';
-import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { INSTRUMENT_HEADERS, instrumentHeader, instrumentKey } from '../contract/instruments.ts';
@@ -141,7 +140,7 @@ function diffRoute({ inspector, rights, folder, files, stallTimeoutMs }: Revisio
       const { dataset } = found;
       caller.requireDatasets([dataset]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
-      const admit = admission(grant, dataset as unknown as DatasetDefinition);
+      const admit = admission(grant, dataset);
       await inspector.run({ signal, caller, token: grant.token }, async (session) => await admit?.(session));
       const handle = await openRegular(keptObject(folder, found.sha256)).catch((cause) => {
         throw gone('cannot be read', cause);
@@ -185,17 +184,9 @@ const diffDoc = (): RouteDoc => ({
   tag: 'discovery',
   summary: 'The rows that a document of the vendor adds, removes and alters',
   doc: 'The first line names the partition, both documents and the counts, and says `proved: false`: nothing of the file is proved. Each other line is a row in the order of ids, with `kind` and its values as `served` and as `found`.',
-  segments: { id: { doc: 'Id of the revision.', schema: { type: 'integer', format: 'int64', minimum: 1 } } },
+  segments: { id: { doc: 'Id of the revision.', schema: { type: 'string', pattern: NUMBER.source } } },
   query: NO_PARAMETERS,
-  headers: [
-    'X-Backend-Token',
-    'Range',
-    'If-Range',
-    'If-Match',
-    'If-None-Match',
-    'If-Modified-Since',
-    'If-Unmodified-Since',
-  ],
+  headers: ['Range', 'If-Range', 'If-Match', 'If-None-Match', 'If-Modified-Since', 'If-Unmodified-Since'],
   answers: [
     {
       doc: 'The file.',
