@@ -150,12 +150,14 @@ describe('an archive that is altered under a follower', () => {
          rows_altered::int4 as altered, left_at is not null as has_left
        from late_arrivals join datasets d using (dataset_id) order by 2, 3`,
     );
-  /** Every day is asked about from now on. */
+  /** Every day is asked about from now on: twice, since what was asked before may be noted now. */
   const allAsked = async () => {
-    const [{ now }] = await system.rows<{ now: Date }>('select clock_timestamp() as now');
-    const asked = async () =>
-      (await system.rows(`select from partitions where state = 'proved' and asked_at > $1`, [now])).length;
-    await expect.poll(asked, { timeout: 30_000 }).toBe(DAYS.length * VENDORS_HERE.length);
+    for (let round = 0; round < 2; round++) {
+      const [{ now }] = await system.rows<{ now: Date }>('select clock_timestamp() as now');
+      const asked = async () =>
+        (await system.rows(`select from partitions where state = 'proved' and asked_at > $1`, [now])).length;
+      await expect.poll(asked, { timeout: 30_000 }).toBe(DAYS.length * VENDORS_HERE.length);
+    }
   };
 
   test('every alteration is found once; documents that are as they were are not fetched; what is taken back has left', async () => {
@@ -177,7 +179,6 @@ describe('an archive that is altered under a follower', () => {
     const downloads = () =>
       server.requests().filter(({ path, status }) => status === 200 && !path.endsWith('CHECKSUM'));
     const before = downloads().length;
-    await allAsked();
     await allAsked();
     expect([await arrivals(), downloads().length]).toEqual([found, before]);
     // A vendor that goes back to its old bytes, and repairs them again.
