@@ -32,6 +32,38 @@ export interface ChangesRequest {
   readonly dataset?: DatasetKey;
 }
 
+/** A revision of a partition, or a document that its vendor published in place of the served one. */
+export interface Revision {
+  /** Number of the change that made it known. */
+  readonly id: number;
+  readonly dataset: DatasetKey;
+  /** Absent for the default. */
+  readonly instrument?: string;
+  readonly partition: string;
+  readonly revision: number;
+  readonly state: 'served' | 'replaced' | 'withdrawn' | 'refused' | 'taken_back' | 'accepted';
+  /** The changes from and to which it was served; null from: never, null to: still. */
+  readonly from_change: number | null;
+  readonly to_change: number | null;
+  readonly from_utc: string | null;
+  readonly to_utc: string | null;
+  readonly found_utc: string | null;
+  readonly taken_back_utc: string | null;
+  readonly synthetic: boolean;
+  readonly rows: number | null;
+  readonly document: Readonly<Record<'name' | 'sha256' | 'etag' | 'last_modified' | 'fetched_utc', string | null>>;
+  /** To the served revision, row by row. */
+  readonly differences: {
+    readonly added: number;
+    readonly removed: number;
+    readonly altered: number;
+    /** Of the file that lists them. */
+    readonly sha256: string | null;
+    readonly bytes: number;
+  } | null;
+  readonly fault: string | null;
+}
+
 /** Longest pause before the client connects again. */
 const MAX_PAUSE_MS = 15_000;
 const FIRST_PAUSE_MS = 250;
@@ -51,6 +83,23 @@ export class Changes {
   ): Promise<{ readonly changes: readonly Change[]; readonly next: number }> {
     const headers = { Accept: 'application/json' };
     return await this.#transport.json({ method: 'GET', path: pathOf(request), headers, signal });
+  }
+
+  /** The revisions of a dataset, page by page. @throws HistoricalDataError, or the reason of the signal */
+  async *revisions(
+    { dataset, instrument }: { readonly dataset: DatasetKey; readonly instrument?: string },
+    { signal }: Options = {},
+  ): AsyncGenerator<Revision> {
+    const query = new URLSearchParams({ dataset, ...(instrument === undefined ? {} : { instrument }) });
+    for (let cursor: string | null = ''; cursor !== null; ) {
+      if (cursor !== '') query.set('cursor', cursor);
+      const headers = { Accept: 'application/json' };
+      const page: { revisions: Revision[]; next_cursor: string | null } = await this.#transport.json({
+        ...{ method: 'GET', path: `/v1/revisions?${query}`, headers, signal },
+      });
+      yield* page.revisions;
+      cursor = page.next_cursor;
+    }
   }
 
   /**

@@ -73,6 +73,11 @@ create table if not exists partitions (
   document_sha256 text generated always as (manifest #>> '{document,sha256}') stored,
   -- when verification last found it to be what it was; null: not since it was proved
   verified_at timestamptz,
+  -- when the source was last asked, as one of the old days, whether it still publishes the document
+  asked_at timestamptz,
+  -- another document that its source was found to publish with the same content, such as that of the day where the partition was made
+  -- of the month's: {"attempt": 1, "document": {...}}
+  same_document jsonb,
   -- digest of the kept klines that lie wholly inside it, in binary COPY format and in the order of their primary key
   klines_sha256 text,
   -- of trade datasets, the smallest and largest value of each column of doubles, {"price": [41000.5, 43999.9], ...}: reads with

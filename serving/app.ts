@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import Koa from 'koa';
 import { defaultInstrument } from '../shared/config/instruments.ts';
-import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
+import { keepFolderOf, proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import { createPool } from '../shared/db/connect.ts';
 import { registeredInstruments } from '../shared/db/instruments.ts';
 import { loadKeys } from '../shared/keys/store.ts';
@@ -51,6 +51,7 @@ import { pageRoutes } from './routes/page.ts';
 import { PROOF_PATHS, proofRoutes } from './routes/proofs.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { frameRoute, historicalRoutes, queryRoute } from './routes/read.ts';
+import { revisionRoutes } from './routes/revisions.ts';
 import { type SignIn, signInRoute } from './routes/sign-in.ts';
 
 interface AppDeps {
@@ -271,6 +272,14 @@ function createRoutes(
       log: services.logReader,
       limiter: limiters.lineage,
       proofLog: services.proofLog,
+    }),
+    ...revisionRoutes({
+      inspector,
+      instruments,
+      rights,
+      folder: keepFolderOf(settings),
+      files: new ProvedFiles(),
+      stallTimeoutMs,
     }),
     changesRoute({ feed: services.changes, limiter: limiters.discovery, places: services.places }),
     ...lakeRoutes({ inspector, instruments, folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),

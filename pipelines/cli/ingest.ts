@@ -12,9 +12,11 @@ import type { NatsConnection } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { ProofWaiter } from '../publisher/await-proof.ts';
 import { backfill, planBackfill, type UnitResult } from '../publisher/backfill.ts';
+import { changedRows } from '../publisher/changed-rows.ts';
 import { type Lease, openLease } from '../publisher/lease.ts';
 import type { Plan } from '../publisher/publish-plan.ts';
 import { Publisher, type WaitForProof } from '../publisher/publisher.ts';
+import { documentArchiveOf } from '../sources/documents/document-archive.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
 import type {
   DocumentRequest,
@@ -326,6 +328,16 @@ function published(
     log,
     checkLease: () => lease.check(),
     wait,
+    compareRows: (found) =>
+      changedRows(
+        {
+          databaseUrl: context.databaseUrls.ingest,
+          archive: () => documentArchiveOf(settings),
+          frameRawBytes: settings.limits.frameRawBytes,
+          signal,
+        },
+        found,
+      ),
     options: {
       frameRawBytes: settings.limits.frameRawBytes,
       window: settings.limits.publishWindow,

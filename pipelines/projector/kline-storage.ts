@@ -30,10 +30,10 @@ import {
 } from '../../shared/registry/kept-klines.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { KeptKlines } from '../rows/binary-copy.ts';
+import { CopyIn } from '../rows/copy-in.ts';
 import { exactDecimal } from '../rows/exact-decimal.ts';
 import { DayKlines, type KeptValue, nativeValues, type PriceSpan, quartileRanges } from '../rows/kept-klines.ts';
 import { type PriceRuns, type TradeBucket, together } from '../rows/kline-builder.ts';
-import { CopyIn } from './copy-in.ts';
 
 /** The shortest klines that are kept. */
 const [MINUTE_MS] = KEPT_SIZES_MS;

@@ -30,8 +30,8 @@ import {
   type Projection,
   type RowProjector,
 } from '../rows/binary-copy.ts';
+import { CopyIn, CopySeries } from '../rows/copy-in.ts';
 import { compactableOf, indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
-import { CopyIn, CopySeries } from './copy-in.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 
 export interface FrameEntry {

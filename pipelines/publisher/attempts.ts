@@ -143,7 +143,15 @@ export class Attempts {
     if (proved.length > 1) return [{ document }];
     const refusals = await this.#catalog.refusals(dataset, proved[0].partitionKey);
     const refused = refusals.map(({ document, reason }) => ({ document, refusal: reason }));
-    return [{ document }, ...refused, ...(this.#compared.get(attemptName(dataset, proved[0])) ?? [])];
+    const { partitionKey, attempt } = proved[0];
+    const same =
+      dataset.partition.kind === 'file_day' && (await this.#catalog.sameDocument(dataset, partitionKey, attempt));
+    return [
+      { document },
+      ...(same ? [{ document: same }] : []),
+      ...refused,
+      ...(this.#compared.get(attemptName(dataset, proved[0])) ?? []),
+    ];
   }
 
   /** Notes a document, so that it need not be fetched again while the vendor publishes it. */

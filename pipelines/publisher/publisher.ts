@@ -6,6 +6,7 @@
 
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
+import type { RowChanges } from '../../shared/db/late-arrivals.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import { type DocumentFacts, differingFacts } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -24,6 +25,8 @@ import type {
 import type { StoredManifest } from './attempt-writer.ts';
 import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
 import type { AttemptOutcome } from './await-proof.ts';
+import type { ReplacingDocument } from './changed-rows.ts';
+import type { KnownPartition } from './publish-plan.ts';
 import {
   type Course,
   type FaultKind,
@@ -62,6 +65,9 @@ export type DocumentEnd =
 
 /** Resolves when the projector has ended the attempt, or the wait is given up. */
 export type WaitForProof = (dataset: DatasetDefinition, partition: string, attempt: number) => Promise<AttemptOutcome>;
+
+/** Says what a document changes of the rows that are served. */
+export type CompareRows = (found: ReplacingDocument) => Promise<RowChanges>;
 
 export interface PublishProgress {
   readonly partition: string;
@@ -106,6 +112,8 @@ interface Reading {
   outcomes: PublishOutcome[];
   /** A fault has ended it. */
   isEnded: boolean;
+  /** Once it is open. */
+  document?: OpenedDocument;
 }
 
 export class Publisher {
@@ -114,6 +122,7 @@ export class Publisher {
   readonly #options: PublishOptions;
   readonly #attempts: Attempts;
   readonly #checkLease: () => Promise<void>;
+  readonly #compareRows: CompareRows | undefined;
   readonly #wait: WaitForProof;
   /** The capture of each fund's day that was published last and not awaited since. */
   readonly #unawaited = new Map<string, OutcomeOf & { readonly attempt: number }>();
@@ -128,6 +137,8 @@ export class Publisher {
     /** @throws TidemarkError DATABASE_UNAVAILABLE when another publisher may be at work. */
     checkLease: () => Promise<void>;
     wait: WaitForProof;
+    /** Absent where the differences of replaced documents are not asked for. */
+    compareRows?: CompareRows;
     log: Logger;
   }) {
     this.#source = needs.source;
@@ -140,6 +151,7 @@ export class Publisher {
       this.#leaseCheckedAt = performance.now();
     };
     this.#wait = needs.wait;
+    this.#compareRows = needs.compareRows;
     this.#now = needs.options.now ?? Date.now;
   }
 
@@ -164,7 +176,14 @@ export class Publisher {
       }
       course.enter('opened');
       await using document = asked ?? (await this.#source.open(request));
-      yield* this.#read(reading, document, onProgress);
+      reading.document = document;
+      try {
+        yield* this.#read(reading, document, onProgress);
+      } catch (error) {
+        const refused = await this.#refuseUnreadable(reading, document, error);
+        if (!refused) throw error;
+        yield refused;
+      }
       return { kind: 'published', checks: document.checks ?? [] };
     } catch (error) {
       const { outcomes, fault } = await this.#end(reading, faultOf(error, course.signal));
@@ -355,6 +374,7 @@ export class Publisher {
         });
         const same = compared.find(({ differing }) => differing.length === 0);
         if (same) {
+          await this.#noteSame(reading, dataset, opened.proved[0], end);
           this.#attempts.remember(dataset, opened.proved, { document });
           return { kind: 'unchanged', dataset, partition: same.partition, rows };
         }
@@ -363,12 +383,8 @@ export class Publisher {
           return { kind: 'held', dataset, partition: key, error: quarantinedError(dataset, otherwise.quarantined) };
         }
         if (otherwise.kind === 'refuse') {
-          const outcome = await this.#refuse(
-            { dataset, partition: key },
-            compared.at(-1)?.differing ?? [],
-            end,
-            document,
-          );
+          const differing = compared.at(-1)?.differing ?? [];
+          const outcome = await this.#refuse(reading, { dataset, partition: key }, opened.proved[0], differing, end);
           this.#attempts.remember(dataset, opened.proved, { document, refusal: outcome.error.message });
           return outcome;
         }
@@ -381,16 +397,81 @@ export class Publisher {
   }
 
   async #refuse(
+    { document: opened }: Reading,
     { dataset, partition }: OutcomeOf,
+    row: KnownPartition,
     differing: readonly string[],
     end: PartitionEnd,
-    document: DocumentFacts,
   ): Promise<Extract<PublishOutcome, { kind: 'refused' }>> {
+    const { facts: document } = opened!;
     const why = `${dataset.key} ${partition} is proved; ${document.name} now has other content (${differing.join(', ')})`;
     const details = { document, found: end.facts, differing };
-    const isNew = await this.#catalog.recordRefusal(dataset, partition, why, details);
+    const changes = await this.#changesOf(opened!, dataset, row);
+    const arrival = changes && { document, eventsSha256: end.facts.events_sha256, changes };
+    const isNew = await this.#catalog.recordRefusal(dataset, partition, why, details, arrival);
+    if (!isNew) await this.#catalog.notePublished(dataset, partition, document.sha256, false);
     const error = lateArrival(dataset, partition, why, document);
     return { kind: 'refused', dataset, partition, error, ...(isNew ? {} : { repeated: true }) };
+  }
+
+  /** What a document of its own changes of the proved file day; undefined where it is not compared row by row. */
+  async #changesOf(
+    document: OpenedDocument,
+    dataset: DatasetDefinition,
+    { partitionKey, revision, manifest, synthetic }: KnownPartition,
+    how: Pick<ReplacingDocument, 'isRepacked' | 'anyIds'> = { isRepacked: false },
+  ): Promise<RowChanges | undefined> {
+    if (!this.#compareRows || dataset.partition.kind !== 'file_day' || synthetic || !manifest) return undefined;
+    const served = { revision, document: manifest.document };
+    return await this.#compareRows({ dataset, partition: partitionKey, served, document, ...how });
+  }
+
+  /** The content is what is proved. Another document of the same name is recorded all the same, and that it came. */
+  async #noteSame(reading: Reading, dataset: DatasetDefinition, row: KnownPartition, end: PartitionEnd): Promise<void> {
+    const { facts: document } = reading.document!;
+    const served = row.manifest?.document;
+    if (dataset.partition.kind !== 'file_day' || served === undefined) return;
+    const { partitionKey: key, attempt } = row;
+    if (served.sha256 !== document.sha256) {
+      const isReplaced = served.name === document.name && !(await this.#catalog.isRepacked(dataset, key, attempt));
+      const changes = isReplaced && (await this.#changesOf(reading.document!, dataset, row, { isRepacked: true }));
+      const eventsSha256 = end.facts.events_sha256;
+      if (changes) await this.#catalog.recordRepacked(dataset, key, { document, eventsSha256, changes });
+    }
+    // A document of several partitions cannot stand for that of one.
+    if (reading.request.partitions.length > 1) return;
+    if (served.sha256 !== document.sha256) await this.#catalog.noteSame(dataset, key, attempt, document);
+    await this.#catalog.notePublished(dataset, key, document.sha256, true);
+  }
+
+  /**
+   * A document that a vendor published in place of that of a proved file day, and that is none of its source: rows are missing, or in
+   * another order. It is a late arrival as well, so that it is recorded and compared once. @returns undefined for any other fault
+   */
+  async #refuseUnreadable(
+    { request, tracks }: Reading,
+    document: OpenedDocument,
+    error: unknown,
+  ): Promise<PublishOutcome | undefined> {
+    const [track] = tracks.values();
+    const isInvalid = error instanceof TidemarkError && error.code === 'SOURCE_DOCUMENT_INVALID';
+    if (!this.#compareRows || !isInvalid || request.partitions.length !== 1 || tracks.size > 1) return undefined;
+    if (track !== undefined && track.state !== 'comparing') return undefined;
+    const [{ key: partition, dataset = this.#source.datasets[0] }] = request.partitions;
+    const row = await this.#catalog.partition(dataset, partition);
+    if (row?.state !== 'proved' || row.synthetic || this.#options.reingestReason !== undefined) return undefined;
+    const { facts } = document;
+    const why = `${dataset.key} ${partition} is proved; ${facts.name} is now a document that is refused: ${error.message}`;
+    const changes = await this.#changesOf(document, dataset, row, { isRepacked: false, anyIds: true }).catch(
+      (cause) => {
+        if (cause instanceof TidemarkError && cause.code === 'SOURCE_DOCUMENT_INVALID') return undefined;
+        throw cause;
+      },
+    );
+    const arrival = { document: facts, changes, fault: error.message };
+    const isNew = await this.#catalog.recordRefusal(dataset, partition, why, { document: facts }, arrival);
+    const refusal = lateArrival(dataset, partition, why, facts);
+    return { kind: 'refused', dataset, partition, error: refusal, ...(isNew ? {} : { repeated: true }) };
   }
 
   /** The outcomes of a document that is left as it is, or the document of a vendor that was asked and publishes another. */
@@ -411,6 +492,10 @@ export class Publisher {
     );
     if (published.kind === 'other') return { asked: published.document };
     const { document, refusal } = known.find((one) => one.document.sha256 === published.sha256)!;
+    if (datasets[0].partition.kind === 'file_day' && plan.proved.length === 1) {
+      const [{ partitionKey }] = plan.proved;
+      await this.#catalog.notePublished(datasets[0], partitionKey, document.sha256, refusal === undefined);
+    }
     const left = plan.proved.map(({ partitionKey: partition, manifest }, index): PublishOutcome => {
       const dataset = datasets[index];
       if (refusal === undefined) return { kind: 'unchanged', dataset, partition, rows: manifest?.rows ?? 0 };

@@ -33,6 +33,28 @@ export async function* turns({ everyMs, jitterMs, signal, random = Math.random }
   }
 }
 
+/**
+ * The same, and between these turns others, which come when they are due.
+ * @param otherDueMs in how many milliseconds the next of them is; undefined where none comes
+ */
+export async function* mixedTurns(
+  { everyMs, jitterMs, signal, random = Math.random }: Schedule,
+  otherDueMs: () => Promise<number | undefined>,
+): AsyncGenerator<'turn' | 'other'> {
+  for (let due = performance.now(); !signal.aborted; ) {
+    const otherMs = await otherDueMs();
+    const left = due - performance.now();
+    if (left <= 0) {
+      due = performance.now() + everyMs + random() * jitterMs;
+      yield 'turn';
+    } else if (otherMs !== undefined && otherMs <= 0) {
+      yield 'other';
+    } else {
+      await sleep(Math.min(left, otherMs ?? left), undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
 /*
  * A feed whose code is loaded when it is used. Every command and every projector has the table of feeds; reading it with
  * all that parses pages and checks answers takes 0.15 s of each start.

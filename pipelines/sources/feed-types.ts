@@ -71,10 +71,18 @@ export class ReadAgain extends Error {
   override readonly name = 'ReadAgain';
 }
 
+export interface DecodeOptions {
+  readonly frameRawBytes: number;
+  /** Accepts ids in any order, with any missing, to compare rows with those that are served. The facts are then of no use. */
+  readonly anyIds?: boolean;
+}
+
 export interface OpenedDocument extends AsyncDisposable {
   readonly facts: DocumentFacts;
+  /** Where its bytes are, until it is disposed of, if they are a file. */
+  readonly path?: string;
   /** Items in document order. Early return closes the document. */
-  decode(options: { readonly frameRawBytes: number }): AsyncGenerator<DecodedItem>;
+  decode(options: DecodeOptions): AsyncGenerator<DecodedItem>;
   /**
    * Sources that this document shows to be complete until a time, whether or not it holds a partition of them. They are
    * recorded when all of the document is proved.

@@ -88,6 +88,7 @@ export const PROBLEMS = {
   EXPORT_ARTIFACT_SPLIT: { status: 303, title: 'The artifact is split by day' },
   EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact has expired' },
   CHANGES_LISTENER_LIMIT_REACHED: { status: 503, title: 'Too many event streams are open', retryAfter: 5 },
+  REVISION_NOT_FOUND: { status: 404, title: 'There is no such revision, or it has no differences' },
   PROOF_LOG_NOT_FOUND: { status: 404, title: 'The proof log has no such file' },
   LAKE_NOT_FOUND: { status: 404, title: 'The service has no lake, or its lake no such file' },
   LAKE_FILE_ALTERED: { status: 503, title: 'A file of the lake is not the one that its manifest names', retryAfter: 1 },

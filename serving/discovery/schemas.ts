@@ -54,4 +54,7 @@ export const document = z.looseObject({
   sha256: sha256('Digest of its bytes.'),
   bytes: count('Size of the document.'),
   granularity: textField('Period that one document covers: a day, a month.').optional(),
+  etag: textField('As the vendor stated it.').optional(),
+  last_modified: textField('As the vendor stated it.').optional(),
+  fetched_ms: count('When it was fetched, epoch ms.').optional(),
 });

@@ -214,6 +214,7 @@ export class Metrics {
       this.#set('tidemark_partitions', { dataset, state }, partitions[state]);
     }
     this.#total('tidemark_late_arrivals_total', labels, overview.late_arrivals_total);
+    this.#set('tidemark_late_arrivals_open', labels, overview.late_arrivals_open);
     for (const { source, code, failures } of facts.failures) {
       this.#total('tidemark_source_failures_total', { dataset, source, code }, failures);
     }
@@ -272,6 +273,7 @@ const OF_SYSTEM = [
   'tidemark_publisher_active',
   'tidemark_proved_rows',
   'tidemark_partitions',
+  'tidemark_late_arrivals_open',
   'tidemark_synthetic',
   'tidemark_exports',
   'tidemark_database_size_bytes',

@@ -91,6 +91,11 @@ export const METRICS = {
     labels: OF_DATASET,
     help: 'Documents refused because their partition was proved with other content',
   },
+  tidemark_late_arrivals_open: {
+    type: 'gauge',
+    labels: OF_DATASET,
+    help: 'Documents that vendors publish now in place of those that were proved, with other rows',
+  },
   tidemark_synthetic: { type: 'gauge', labels: OF_DATASET, help: '1 while the proved rows belong to the sample' },
 
   // Sources and runs.

@@ -41,6 +41,7 @@ const dataset = z.strictObject({
   proved_from_utc: utc('Start of coverage.').nullable(),
   proved_through_utc: utc('Exclusive end of coverage, with several sources the earliest.').nullable(),
   late_arrivals_total: count('Documents refused because their partition is proved with other content.'),
+  late_arrivals_open: count('Documents that vendors publish now in place of those that were proved, with other rows.'),
   publisher: z.string().nullable().describe('The current publisher.'),
   projector: z.string().nullable().describe('The current projector.'),
   log: log

@@ -98,7 +98,7 @@ const HOLDS_REAL = `select exists (select from coverage where dataset_id = $1 an
  * A grant for synthetic rows only must be checked against the rows themselves. A check before the read is not enough: a real
  * partition may be proved between the two. @returns undefined where there is nothing to check.
  */
-export function admission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
+export function admission(grant: Grant, dataset: Pick<DatasetDefinition, 'key' | 'number'>): Admission | undefined {
   const problem = realRowsProblem(grant, dataset.key as DatasetKey);
   if (!problem) return undefined;
   return async (session) => {

@@ -38,6 +38,14 @@ export type Settings = { readonly limits: Limits } & {
 export const proofLogFolderOf = (settings: Pick<Settings, 'SVC_STATE_DIR' | 'SVC_PROOF_LOG_DIR'>): string =>
   settings.SVC_PROOF_LOG_DIR ?? join(settings.SVC_STATE_DIR, 'proof-log');
 
+/** The folder of the kept documents, and of what the documents that a vendor replaced change. */
+export const keepFolderOf = (settings: Pick<Settings, 'SVC_STATE_DIR' | 'SVC_KEEP_DIR'>): string =>
+  settings.SVC_KEEP_DIR ?? join(settings.SVC_STATE_DIR, 'kept');
+
+/** Where it has the bytes with this digest. */
+export const keptObject = (folder: string, sha256: string): string =>
+  join(folder, 'objects', sha256.slice(0, 2), sha256);
+
 /** The folders of exports and of their audit log: the service writes them, the operator's commands read them. */
 type FolderSettings = Pick<Settings, 'SVC_STATE_DIR' | 'SVC_EXPORT_ROOT_DIR' | 'SVC_EXPORT_AUDIT_LOG_PATH'>;
 

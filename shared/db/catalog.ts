@@ -5,12 +5,14 @@
 
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest, PartitionFacts } from '../frame/manifest.ts';
+import type { LeafReason } from '../proof-log/leaf.ts';
 import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { baseOf, type Instrument, seriesKeyFor } from '../registry/instruments.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
 import { claimInstrument, registeredInstruments } from './instruments.ts';
+import { arrivalSql, type LateArrival, PUBLISHED_SQL, REPACKED_SQL } from './late-arrivals.ts';
 import type { LedgerKind } from './ledger-kinds.ts';
 import { leafOf } from './partition-changes.ts';
 import { proofSecret } from './proof-secret.ts';
@@ -73,7 +75,7 @@ export interface ProjectorActivity {
 
 type EndedState = 'proved' | 'quarantined';
 type Refusal = { readonly document: DocumentFacts; readonly reason: string };
-type Found = { readonly document: DocumentFacts; readonly found: Pick<PartitionFacts, 'events_sha256'> };
+type Found = { readonly document: DocumentFacts; readonly found?: Pick<PartitionFacts, 'events_sha256'> };
 
 export interface PartitionStatus {
   readonly partition: Pick<PartitionRow, 'state' | 'synthetic' | 'revision' | 'fromMs'> | undefined;
@@ -174,6 +176,42 @@ export class Catalog {
       except.map(({ partitionKey }) => partitionKey),
     ];
     return (await this.#select(PARTITION, rest, parameters))[0];
+  }
+
+  /**
+   * Of the real partitions that are proved and begin before a time, the one that its source was asked about the longest ago: of the
+   * dataset or instrument whose turn it is.
+   */
+  async longestUnasked(
+    datasets: readonly DatasetDefinition[],
+    beforeMs: number,
+  ): Promise<{ readonly dataset: DatasetDefinition; readonly key: string } | undefined> {
+    const [found] = await this.#query<{ number: number; key: string }>(
+      `select dataset_id as number, partition_key as key from (
+         select distinct on (dataset_id) dataset_id, partition_key, max(asked_at) over (partition by dataset_id) as turn
+         from partitions where dataset_id = any ($1::int2[]) and state = 'proved' and not synthetic and from_ms < $2
+         order by dataset_id, coalesce(asked_at, proved_at), from_ms) p
+       order by turn nulls first, dataset_id limit 1`,
+      [datasets.map(({ number }) => number), beforeMs],
+    );
+    return found && { dataset: datasets.find(({ number }) => number === found.number)!, key: found.key };
+  }
+
+  /** When the source of any of the datasets was last asked about an old day, epoch ms. */
+  async lastAsked(datasets: readonly DatasetDefinition[]): Promise<number | undefined> {
+    const [{ at }] = await this.#query<{ at: Date | null }>(
+      'select max(asked_at) as at from partitions where dataset_id = any ($1::int2[])',
+      [datasets.map(({ number }) => number)],
+    );
+    return at?.getTime();
+  }
+
+  /** Notes that a source was asked about a partition, whatever it answered. */
+  async noteAsked(dataset: DatasetDefinition, key: string): Promise<void> {
+    await this.#query(
+      'update partitions set asked_at = clock_timestamp() where dataset_id = $1 and partition_key = $2',
+      [dataset.number, key],
+    );
   }
 
   /** The known partitions among `keys`. */
@@ -454,8 +492,69 @@ export class Catalog {
     return await this.#query(sql, [dataset.number, key]);
   }
 
-  /** Records a refused document in the ledger and the proof log, unless they have its content. @returns whether they had not. */
-  async recordRefusal(dataset: DatasetDefinition, key: string, reason: string, details: Found): Promise<boolean> {
+  /**
+   * Records a refused document in the ledger, the proof log and, where its rows were compared, among the late arrivals, unless the
+   * ledger has its content. @returns whether it had not
+   */
+  async recordRefusal(
+    dataset: DatasetDefinition,
+    key: string,
+    reason: string,
+    details: Found,
+    arrival?: LateArrival,
+  ): Promise<boolean> {
+    const { attempt, body, salt } = await this.#refusal(
+      dataset,
+      key,
+      details.document,
+      'the partition is proved with other content',
+    );
+    const recorded = await this.#query(
+      `with entry as (insert into ledger (dataset_id, partition_key, kind, reason, details)
+         select $1, $2, 'late_arrival_refused', $3, $4 where not exists (
+           select from ${REFUSALS} and (details -> 'document' ->> 'sha256' = $4::jsonb -> 'document' ->> 'sha256'
+             or details -> 'found' ->> 'events_sha256' = $4::jsonb -> 'found' ->> 'events_sha256'))
+         returning 1),
+       leaf as (insert into proof_leaves (dataset_id, partition_key, attempt, kind, body, salt)
+         select $1, $2, $5::int4, 'refused', $6::bytea, $7::bytea from entry
+         returning entry_id, dataset_id, partition_key, attempt),
+       arrived as (${arrivalSql('$8')})
+       select from leaf`,
+      [
+        dataset.number,
+        key,
+        reason,
+        details,
+        attempt,
+        body,
+        salt,
+        arrival === undefined ? null : JSON.stringify(arrival),
+      ],
+    );
+    return recorded.length > 0;
+  }
+
+  /**
+   * Records a document with the events that are proved, in another archive: of a vendor that packs anew for each request, the
+   * first says it all.
+   */
+  async recordRepacked(dataset: DatasetDefinition, key: string, arrival: LateArrival): Promise<void> {
+    const { attempt, body, salt } = await this.#refusal(
+      dataset,
+      key,
+      arrival.document,
+      'the partition is proved with the same events',
+    );
+    await this.#query(
+      `with leaf as (insert into proof_leaves (dataset_id, partition_key, attempt, kind, body, salt)
+         select $1, $2, $3::int4, 'refused', $4::bytea, $5::bytea where not exists (${REPACKED_SQL})
+         returning entry_id, dataset_id, partition_key, attempt)
+       ${arrivalSql('$6')}`,
+      [dataset.number, key, attempt, body, salt, JSON.stringify(arrival)],
+    );
+  }
+
+  async #refusal(dataset: DatasetDefinition, key: string, document: DocumentFacts, reason: LeafReason) {
     const known = await this.partition(dataset, key);
     const attempt = known?.attempt ?? 0;
     const stated = {
@@ -465,21 +564,39 @@ export class Catalog {
       attempt,
       synthetic: known?.synthetic ?? false,
       manifest: null,
-      document: details.document,
-      reason: 'the partition is proved with other content',
+      document,
+      reason,
     } as const;
-    const { body, salt } = leafOf(dataset, stated, await proofSecret(this.#client));
-    const recorded = await this.#query(
-      `with entry as (insert into ledger (dataset_id, partition_key, kind, reason, details)
-         select $1, $2, 'late_arrival_refused', $3, $4 where not exists (
-           select from ${REFUSALS} and (details -> 'document' ->> 'sha256' = $4::jsonb -> 'document' ->> 'sha256'
-             or details -> 'found' ->> 'events_sha256' = $4::jsonb -> 'found' ->> 'events_sha256'))
-         returning 1)
-       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body, salt)
-       select $1, $2, $5::int4, 'refused', $6::bytea, $7::bytea from entry returning 1`,
-      [dataset.number, key, reason, details, attempt, body, salt],
+    return { attempt, ...leafOf(dataset, stated, await proofSecret(this.#client)) };
+  }
+
+  /** Whether a document with the events of a proved attempt in another archive is recorded. */
+  async isRepacked(dataset: DatasetDefinition, key: string, attempt: number): Promise<boolean> {
+    return (await this.#query(REPACKED_SQL, [dataset.number, key, attempt])).length > 0;
+  }
+
+  /** Notes another document with the content that an attempt was proved with. */
+  async noteSame(dataset: DatasetDefinition, key: string, attempt: number, document: DocumentFacts): Promise<void> {
+    await this.#query('update partitions set same_document = $3 where dataset_id = $1 and partition_key = $2', [
+      dataset.number,
+      key,
+      { attempt, document },
+    ]);
+  }
+
+  /** The last of them. */
+  async sameDocument(dataset: DatasetDefinition, key: string, attempt: number): Promise<DocumentFacts | undefined> {
+    const [found] = await this.#query<{ document: DocumentFacts }>(
+      `select same_document -> 'document' as document from partitions
+       where dataset_id = $1 and partition_key = $2 and (same_document ->> 'attempt')::int4 = $3`,
+      [dataset.number, key, attempt],
     );
-    return recorded.length > 0;
+    return found?.document;
+  }
+
+  /** Notes which document the source of a partition publishes now. @param isServed whether it has the proved content */
+  async notePublished(dataset: DatasetDefinition, key: string, sha256: string, isServed: boolean): Promise<void> {
+    await this.#query(PUBLISHED_SQL, [dataset.number, key, sha256, isServed]);
   }
 
   record(

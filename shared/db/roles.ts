@@ -215,6 +215,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   exports: { ingest: 's', serve: 'siu', export: 'su', monitor: 's' },
   frames: { ...READ, ingest: 'siud' },
   lakes: { ingest: 's', serve: 's', export: 'siud', monitor: 's' },
+  late_arrivals: { ingest: 'siu', serve: 's', monitor: 's' },
   ledger: { ...READ, ingest: 'si' },
   // Ingest analyses the table when many small partitions have been proved.
   partitions: { ...READ, ingest: 'siudm' },

@@ -74,6 +74,10 @@ export const partitions = pgTable('partitions', {
   span: range('span'),
   throughMs: big('through_ms'),
   verifiedAt: at('verified_at'),
+  /** When its source was last asked about it, as an old day. */
+  askedAt: at('asked_at'),
+  /** Another document with the same content. */
+  sameDocument: jsonb('same_document').$type<{ readonly attempt: number; readonly document: DocumentFacts }>(),
   /** Digest of the kept klines; null where none are kept. */
   klinesSha256: text('klines_sha256'),
   /** Smallest and largest values by column. */

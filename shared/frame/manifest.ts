@@ -58,6 +58,10 @@ export interface DocumentFacts {
   /** From the headers of the vendor's response, where it has them. */
   readonly content_md5?: string;
   readonly etag?: string;
+  /** As the vendor wrote it. */
+  readonly last_modified?: string;
+  /** When it was fetched, epoch ms. */
+  readonly fetched_ms?: number;
 }
 
 export interface Manifest extends PartitionFacts, SourceFacts {

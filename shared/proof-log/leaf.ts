@@ -20,6 +20,7 @@ export type LeafReason =
   | 'the first real partition was proved'
   | 'the partition is proved'
   | 'the partition is proved with other content'
+  | 'the partition is proved with the same events'
   | 'the attempt cannot be completed'
   | 'released from quarantine'
   | 'replayed from the log';

@@ -41,6 +41,8 @@ export interface DatasetFacts {
   /** Of known partitions that are not proved. */
   readonly unprovedSpans: readonly UnprovedSpan[];
   readonly lateArrivals: number;
+  /** Of them those that their source still publishes, with other rows than are proved. */
+  readonly lateArrivalsOpen: number;
   readonly checkpoint: { readonly sequence: number; readonly at: Date } | undefined;
   readonly open: readonly OpenAttempt[];
   /** Names of the connections that hold the dataset's locks. */
@@ -117,6 +119,10 @@ const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind ===
 /** SQL of the number whose log the messages of a dataset or instrument are in. */
 const LOG_OF = `case when dataset_id > ${SLOTS} then dataset_id >> 8 else dataset_id end as dataset_id`;
 
+/** SQL: the source still publishes it, its rows are not those of the partition, and no revision has replaced these. */
+const OPEN_ARRIVAL = `left_at is null and coalesce(rows_added + rows_removed + rows_altered, 1) > 0 and exists (select from partitions p where p.dataset_id = late_arrivals.dataset_id
+  and p.partition_key = late_arrivals.partition_key and p.state = 'proved' and p.attempt = late_arrivals.attempt)`;
+
 const STATEMENTS = {
   coverage: `select dataset_id, version, synthetic, proved::text from coverage`,
   runs: `select dataset_id, source_id, lower(span) as lower, upper(span) as upper, from_ms, through_ms, partitions, rows
@@ -128,6 +134,7 @@ const STATEMENTS = {
   unprovedSpans: `select dataset_id, source_id, coalesce(lower(span), from_ms) as lower, coalesce(upper(span), to_ms) as upper
     from partitions where state <> 'proved'`,
   late: `select dataset_id, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
+  lateOpen: `select dataset_id, count(*) as documents from late_arrivals where ${OPEN_ARRIVAL} group by 1`,
   checkpoints: `select dataset_id, stream_sequence, updated_at from checkpoints`,
   // The log of an exchange is one for all of its instruments.
   open: `select ${LOG_OF}, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
@@ -141,8 +148,12 @@ const STATEMENTS = {
   failures: `select dataset_id, source_id, code, failures, last_at, last_reason from source_failures order by 1, 2, 3`,
 } as const;
 
-/** For monitors: a quarantine of any instrument is the exchange's. An operator sees each instrument apart. */
-const UNPROVED_OF_ALL = `select ${LOG_OF}, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`;
+/** For monitors: what any instrument has is the exchange's. An operator sees each instrument apart. */
+const OF_ALL = {
+  unproved: `select ${LOG_OF}, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
+  late: `select ${LOG_OF}, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
+  lateOpen: `select ${LOG_OF}, count(*) as documents from late_arrivals where ${OPEN_ARRIVAL} group by 1`,
+};
 
 const COUNTED = 'count(*)::int4 as n, min(partition_key) as first, max(partition_key) as last';
 
@@ -198,7 +209,7 @@ export async function readCatalogFacts(
 ): Promise<CatalogFacts> {
   await client.query('begin isolation level repeatable read read only');
   try {
-    const found = await rowsOf(client, detailed ? STATEMENTS : { ...STATEMENTS, unproved: UNPROVED_OF_ALL });
+    const found = await rowsOf(client, detailed ? STATEMENTS : { ...STATEMENTS, ...OF_ALL });
     const more = detailed ? await rowsOf(client, DETAILS) : undefined;
     return {
       facts: new Map(datasets.map((dataset) => [dataset.number, factsOf(dataset, found)])),
@@ -269,6 +280,7 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
       span: { from: Number(lower), to: Number(upper) },
     })),
     lateArrivals: Number(of('late')[0]?.documents ?? 0),
+    lateArrivalsOpen: Number(of('lateOpen')[0]?.documents ?? 0),
     checkpoint: checkpoint && { sequence: Number(checkpoint.stream_sequence), at: checkpoint.updated_at },
     open: of('open').map(openAttempt),
     publisher: holder(PUBLISHER_LOCK),

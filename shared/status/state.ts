@@ -51,6 +51,7 @@ export interface Overview {
   /** The end of the source that is furthest behind. */
   readonly proved_through_utc: string | null;
   readonly late_arrivals_total: number;
+  readonly late_arrivals_open: number;
   /** Names of the connections that hold the locks of publisher and projector. */
   readonly publisher: string | null;
   readonly projector: string | null;
@@ -74,6 +75,7 @@ function overviewOf(
     proved_from_utc: iso(ranges.fromMs),
     proved_through_utc: iso(ranges.throughMs),
     late_arrivals_total: facts.lateArrivals,
+    late_arrivals_open: facts.lateArrivalsOpen,
     publisher: facts.publisher ?? null,
     projector: facts.projector ?? null,
     log: log ? logOverview(dataset, facts, log, { throughMs: ranges.throughMs, nowMs }) : null,

@@ -141,6 +141,8 @@ const SCOPE_OF: Readonly<Record<string, Scope | 'open'>> = {
   'GET /v1/instruments': 'read',
   'GET /v1/coverage/{dataset}': 'read',
   'GET /v1/changes': 'read',
+  'GET /v1/revisions': 'read',
+  'GET /v1/revisions/{id}/diff': 'operate',
   'GET /v1/lineage/{dataset}/{offset}': 'read',
   'GET /v1/lake/_manifest.json': 'export',
   'GET /v1/lake/_proofs/{dataset}/{mode}/{file}': 'export',

@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CopyIn } from '../../pipelines/projector/copy-in.ts';
 import type { SharedSeconds } from '../../pipelines/rows/binary-copy.ts';
+import { CopyIn } from '../../pipelines/rows/copy-in.ts';
 import { type RecordRow, RecordRows } from '../../pipelines/rows/record-rows.ts';
 import { mempoolEvents } from '../../pipelines/sources/bitcoin/mempool.ts';
 import { DERIVED_DATASETS, type DerivedDataset, derivedPayload } from '../../pipelines/sources/bitcoin/rows/derived.ts';

@@ -1,7 +1,7 @@
 /** Metrics from the log to rows: the projector reads what the sources wrote, and the database makes their seconds. */
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CopyIn } from '../../pipelines/projector/copy-in.ts';
+import { CopyIn } from '../../pipelines/rows/copy-in.ts';
 import { eventsOf as fundEvents } from '../../pipelines/sources/etf/captures.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';

@@ -75,9 +75,10 @@ async function anExport() {
 }
 
 /** What an example is answered with when nothing is wrong: an export that is over can be canceled no longer. */
-/** A young log has no whole tiles, and its key was never renewed; the service has no lake. */
+/** A young log has no whole tiles, and its key was never renewed; the service has no lake; no vendor changed a day. */
 const isOfOldLog = (path: string): boolean =>
   path.startsWith('/v1/lake/') ||
+  path.startsWith('/v1/revisions/') ||
   (path.includes('/v1/proofs/') && !/(checkpoint|key|000\.p\/1)$/.test(decodeURIComponent(path)));
 
 const statusOf = (method: string, path: string): number =>
@@ -150,6 +151,7 @@ describe('/openapi.json', () => {
   const SCOPE_OF = [
     ['/metrics', 'metrics'],
     ['/v1/ops/', 'operate'],
+    ['/v1/revisions/', 'operate'],
     ['/v1/raw/export', 'export'],
     ['/v1/lake', 'export'],
   ] as const;

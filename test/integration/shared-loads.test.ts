@@ -1,7 +1,7 @@
 /** Partitions that share a transaction, with rows of kilobytes: their COPYs and their recount. */
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { CopySeries } from '../../pipelines/projector/copy-in.ts';
+import { CopySeries } from '../../pipelines/rows/copy-in.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { recountMany } from '../../shared/proof/recount.ts';

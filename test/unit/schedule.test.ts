@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { exchangeA } from '../../pipelines/sources/exchange_a/feed.ts';
-import { turns } from '../../pipelines/sources/feed-helpers.ts';
+import { mixedTurns, turns } from '../../pipelines/sources/feed-helpers.ts';
 import { Rechecks } from '../../pipelines/sources/trades/rechecks.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
@@ -45,6 +45,23 @@ test('a signal ends the wait', async () => {
     setTimeout(() => ending.abort(), 10);
   }
   expect(performance.now() - startedAt).toBeLessThan(600_000);
+});
+
+test('others come between them when they are due, and each turn all the same', async () => {
+  const ending = new AbortController();
+  const schedule = { everyMs: 40, jitterMs: 0, signal: ending.signal };
+  const seen: string[] = [];
+  let otherAt = performance.now() + 10;
+  const times = (kind: string) => seen.filter((one) => one === kind).length;
+  for await (const turn of mixedTurns(schedule, async () => otherAt - performance.now())) {
+    seen.push(turn);
+    if (turn === 'other') otherAt = performance.now() + 10;
+    if (times('turn') >= 3 && times('other') >= 3) ending.abort();
+  }
+  expect(seen[0]).toBe('turn');
+  for await (const turn of mixedTurns({ ...schedule, signal: AbortSignal.timeout(20) }, async () => undefined)) {
+    expect(turn).toBe('turn');
+  }
 });
 
 describe('proved file days', () => {
@@ -117,6 +134,7 @@ describe('a look of an exchange', () => {
     let looks = 0;
     const catalog = {
       firstKey: async () => Object.keys(states).sort()[0],
+      lastAsked: async () => undefined,
       endedKeys: async () => {
         if (++looks === 2) ending.abort();
         return new Map(Object.entries(states));

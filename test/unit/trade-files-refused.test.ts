@@ -303,7 +303,7 @@ test.each(LAYOUTS)(
           },
           request: { period: '', granularity: 'daily', partitions: [] },
           archive,
-          decoder: (frameRawBytes) => layout.decoder({ frameRawBytes }),
+          decoder: ({ frameRawBytes }) => layout.decoder({ frameRawBytes }),
         },
         { spoolDir: folder.path, timeoutMs: 1, maxAttempts: 1, maxDocumentBytes: 1, maxUnpackedBytes: 1 << 20 },
       );

@@ -1,7 +1,8 @@
 /**
  * The archive of documents that cannot be fetched again: today's page of an issuer, an answer of a service. It stores the
  * exact bytes under their sha256, and a record of each fetch. Both are synced to disk before `put` returns, and a document
- * is parsed only afterwards, so that a parsed document is never lost.
+ * is parsed only afterwards, so that a parsed document is never lost. Beside them are the documents that a vendor replaced, and
+ * what each changed.
  *
  *     objects/<first two digits>/<sha256>          the bytes, stored once for all fetches
  *     fetches/<source id>/<ms>-<n>-<sha256>.json   what was requested from whom, and when
@@ -11,7 +12,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { Settings } from '../../../shared/config/settings.ts';
+import { keepFolderOf, keptObject, type Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { readInFolder } from './locations.ts';
@@ -61,12 +62,19 @@ export interface ArchivedFetch extends Fetch {
   readonly bytes: number;
 }
 
+interface Kept {
+  readonly sha256: string;
+  readonly bytes: number;
+}
+
 export interface DocumentArchive {
   /**
    * Stores a document. Nothing may be parsed if it fails.
    * @throws TidemarkError DISK_UNUSABLE if it cannot be stored.
    */
   put(bytes: Uint8Array, fetch: Fetch): Promise<ArchivedFetch>;
+  /** Stores bytes of any size, and a record of their fetch where they come from a vendor. */
+  keep(pieces: Iterable<Uint8Array> | AsyncIterable<Uint8Array>, fetch?: Fetch): Promise<Kept>;
   /**
    * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_REFUSED if a link leads out of the folder;
    * SOURCE_CHECKSUM_MISMATCH if the stored bytes have changed.
@@ -83,7 +91,7 @@ const SHA256 = /^[0-9a-f]{64}$/;
 export async function openDocumentArchive(directory: string, nowMs: () => number = Date.now): Promise<DocumentArchive> {
   let count = 0;
   const partial = join(directory, 'partial');
-  const objectPath = (sha256: string) => join(directory, 'objects', sha256.slice(0, 2), sha256);
+  const objectPath = (sha256: string) => keptObject(directory, sha256);
   await usable(directory, async () => {
     await makeDirectory(partial);
     await forgetPartial(partial);
@@ -91,19 +99,40 @@ export async function openDocumentArchive(directory: string, nowMs: () => number
 
   const store = (path: string, bytes: Uint8Array) => writeDurably(path, bytes, join(partial, randomUUID()));
 
+  const note = async (fetch: Fetch, { sha256, bytes }: Kept): Promise<ArchivedFetch> => {
+    if (!SOURCE_ID.test(fetch.source_id)) throw new TypeError(`${fetch.source_id} is not a source id`);
+    const kept: ArchivedFetch = { ...fetch, fetched_at_ms: nowMs(), sha256, bytes };
+    const order = `${String(kept.fetched_at_ms).padStart(15, '0')}-${String(count++).padStart(6, '0')}`;
+    const record = join(directory, 'fetches', fetch.source_id, `${order}-${sha256}.json`);
+    await store(record, Buffer.from(`${JSON.stringify(kept)}\n`));
+    return kept;
+  };
+
   return {
     async put(bytes, fetch) {
-      if (!SOURCE_ID.test(fetch.source_id)) throw new TypeError(`${fetch.source_id} is not a source id`);
       const sha256 = sha256Of(bytes);
-      const kept: ArchivedFetch = { ...fetch, fetched_at_ms: nowMs(), sha256, bytes: bytes.length };
-      const order = `${String(kept.fetched_at_ms).padStart(15, '0')}-${String(count++).padStart(6, '0')}`;
-      const record = join(directory, 'fetches', fetch.source_id, `${order}-${sha256}.json`);
-      await usable(directory, async () => {
+      return await usable(directory, async () => {
         // Replaces a damaged copy: these are the right bytes.
         if (!(await isStored(directory, objectPath(sha256), sha256))) await store(objectPath(sha256), bytes);
-        await store(record, Buffer.from(`${JSON.stringify(kept)}\n`));
+        return await note(fetch, { sha256, bytes: bytes.length });
       });
-      return kept;
+    },
+    async keep(pieces, fetch) {
+      const path = join(partial, randomUUID());
+      try {
+        const kept = await writePieces(directory, path, pieces);
+        return await usable(directory, async () => {
+          const object = objectPath(kept.sha256);
+          await makeDirectory(dirname(object));
+          await rename(path, object);
+          await syncDirectory(dirname(object));
+          if (fetch) await note(fetch, kept);
+          return kept;
+        });
+      } catch (error) {
+        await rm(path, { force: true });
+        throw error;
+      }
     },
     async read(sha256) {
       if (!SHA256.test(sha256)) throw new TypeError(`${sha256} is not a sha256`);
@@ -155,10 +184,29 @@ async function isStored(directory: string, path: string, sha256: string): Promis
   return true;
 }
 
-async function usable(directory: string, work: () => Promise<void>): Promise<void> {
+/** Writes the pieces and syncs them. What their source throws is its own fault, and not the folder's. */
+async function writePieces(
+  directory: string,
+  path: string,
+  pieces: Iterable<Uint8Array> | AsyncIterable<Uint8Array>,
+): Promise<Kept> {
+  const hash = createHash('sha256');
+  let bytes = 0;
+  await using file = await usable(directory, () => open(path, 'wx', 0o600));
+  for await (const piece of pieces) {
+    hash.update(piece);
+    bytes += piece.length;
+    await usable(directory, () => file.writeFile(piece));
+  }
+  await usable(directory, () => file.sync());
+  return { sha256: hash.digest('hex'), bytes };
+}
+
+async function usable<T>(directory: string, work: () => Promise<T>): Promise<T> {
   try {
-    await work();
+    return await work();
   } catch (cause) {
+    if (cause instanceof TypeError) throw cause;
     throw new TidemarkError('DISK_UNUSABLE', `Documents cannot be archived in ${directory}`, { cause });
   }
 }
@@ -172,5 +220,5 @@ async function forgetPartial(folder: string): Promise<void> {
   }
 }
 
-export const documentArchiveOf = ({ SVC_KEEP_DIR, SVC_STATE_DIR }: Settings): Promise<DocumentArchive> =>
-  openDocumentArchive(SVC_KEEP_DIR ?? join(SVC_STATE_DIR, 'kept'));
+export const documentArchiveOf = (settings: Settings): Promise<DocumentArchive> =>
+  openDocumentArchive(keepFolderOf(settings));

@@ -9,7 +9,7 @@ import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { RowHasher } from '../../../shared/proof/row-hash.ts';
-import type { DecodedItem } from '../feed-types.ts';
+import type { DecodedItem, DecodeOptions } from '../feed-types.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import {
   addTo,
@@ -36,7 +36,7 @@ const HEADER_NAMES = [
   ['isbestmatch'],
 ] as const;
 
-export interface ExchangeADecodeOptions {
+export interface ExchangeADecodeOptions extends DecodeOptions {
   /** Every error names it. */
   readonly document: string;
   /**
@@ -44,7 +44,6 @@ export interface ExchangeADecodeOptions {
    */
   readonly fromMs: number;
   readonly toMs: number;
-  readonly frameRawBytes: number;
 }
 
 export class ExchangeADecoder implements LineTaker, RowParser {
@@ -112,7 +111,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
 
   scan(buffer: Buffer, start: number, to: number, room: number): number {
     const { lastId } = this.#frames;
-    const nextId = lastId < 0 ? -1 : lastId + 1;
+    const nextId = lastId < 0 || this.#options.anyIds ? -1 : lastId + 1;
     const end = this.#scanner.scanA(buffer, start, to, room, nextId, this.#fromMs, this.#toMs);
     if (end > start) {
       this.reader.line += this.#scanner.rows;
@@ -148,7 +147,7 @@ export class ExchangeADecoder implements LineTaker, RowParser {
       this.#enterPartition(ms);
     }
     const { lastId } = this.#frames;
-    if (lastId >= 0 && id !== lastId + 1) {
+    if (lastId >= 0 && id !== lastId + 1 && !this.#options.anyIds) {
       throw reader.fault(`the id is ${id}, expected ${lastId + 1}`, { found: id });
     }
     this.#frames.row(id, ms);

@@ -11,7 +11,7 @@ import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { backoffMs } from '../documents/http.ts';
 import { displayUrl, urlBelow, urlWithSuffix } from '../documents/locations.ts';
-import type { FileDayRequest, FileDaySource, PartitionWindow } from '../feed-types.ts';
+import type { DecodeOptions, FileDayRequest, FileDaySource, PartitionWindow } from '../feed-types.ts';
 import { openTradeFile, type TradeFetching } from '../trades/feed.ts';
 import { ExchangeADecoder } from './decode.ts';
 
@@ -283,7 +283,7 @@ export function exchangeASource(options: ExchangeAOptions): FileDaySource {
     async open(request) {
       const file = await fetchExchangeAFile(fetchOptions(request));
       const { name: document, startMs: fromMs, endMs: toMs } = file.document;
-      const decoder = (frameRawBytes: number) => new ExchangeADecoder({ document, fromMs, toMs, frameRawBytes });
+      const decoder = (options: DecodeOptions) => new ExchangeADecoder({ document, fromMs, toMs, ...options });
       return await openTradeFile({ file, request, archive: 'zip', decoder }, options);
     },
   };

@@ -9,7 +9,7 @@ import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { dayOfKey, windowOf } from '../../../shared/registry/keys.ts';
 import { openScratch } from '../documents/fetch.ts';
-import type { DecodedItem, FileDayRequest, FileDaySource } from '../feed-types.ts';
+import type { DecodedItem, DecodeOptions, FileDayRequest, FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile } from '../trades/feed.ts';
 import { LineSplitter, type LineTaker, RowReader, skipByteOrderMark } from '../trades/row-reader.ts';
 import { ExchangeBDecoder } from './decode.ts';
@@ -34,17 +34,16 @@ export const allspotSource = (options: AllspotOptions): FileDaySource =>
       return await fetchExchangeBFile({ ...fetching, day, ...windowOf(exchangeBSpotTrades, day) }, validators);
     },
     open: async (file, request) => {
-      const { name: document, contentMd5: content_md5, validators } = file;
-      const facts = { content_md5, etag: validators.etag };
+      const { name: document, contentMd5: content_md5 } = file;
       const { byDefault, spoolDir } = options;
-      const decoder = (frameRawBytes: number) =>
+      const decoder = (decoding: DecodeOptions) =>
         new AllspotDecoder({
           document,
           wanted: wantedOf(request, byDefault),
           openScratch: () => openScratch(spoolDir),
-          frameRawBytes,
+          ...decoding,
         });
-      return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+      return await openTradeFile({ file, request, archive: 'zip', facts: { content_md5 }, decoder }, options);
     },
   });
 
@@ -62,12 +61,11 @@ const wantedOf = ({ partitions }: FileDayRequest, byDefault: string): Wanted[] =
     day: dayOfKey(key),
   }));
 
-interface AllspotDecodeOptions {
+interface AllspotDecodeOptions extends DecodeOptions {
   readonly document: string;
   readonly wanted: readonly Wanted[];
   /** Opens an empty file that nobody else sees. */
   readonly openScratch: () => number;
-  readonly frameRawBytes: number;
 }
 
 /** The rows of one instrument, with the document's header. */
@@ -159,6 +157,7 @@ export class AllspotDecoder implements LineTaker, Disposable {
       instrument: symbol,
       window: { key: day, ...windowOf(exchangeBSpotTrades, day) },
       frameRawBytes: this.#options.frameRawBytes,
+      anyIds: this.#options.anyIds,
     });
     const named = (item: DecodedItem): DecodedItem => ({ ...item, dataset });
     for (let at = 0; ; ) {

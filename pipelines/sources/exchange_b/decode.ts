@@ -6,7 +6,7 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
-import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
+import type { DecodedItem, DecodeOptions, PartitionWindow } from '../feed-types.ts';
 import { Factor } from '../trades/factor.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import {
@@ -30,12 +30,11 @@ const WITH_SOURCE = [...COLUMNS, 'source'] as const;
 /** Float64 printers write at most 17, and the vendor's files hold such numbers; the rest is margin. */
 const MAX_SIGNIFICANT_DIGITS = 20;
 
-export interface ExchangeBDecodeOptions {
+export interface ExchangeBDecodeOptions extends DecodeOptions {
   /** Every error names it. */
   readonly document: string;
   readonly instrument: string;
   readonly window: PartitionWindow;
-  readonly frameRawBytes: number;
 }
 
 export class ExchangeBDecoder implements LineTaker, RowParser {
@@ -117,7 +116,8 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const { window } = this.#options;
     const hasSource = this.reader.columns.length > COLUMNS.length;
     const scanner = this.#scanner;
-    const end = scanner.scanB(buffer, start, to, room, this.#frames.lastId, window.fromMs, window.toMs, hasSource);
+    const afterId = this.#options.anyIds ? -1 : this.#frames.lastId;
+    const end = scanner.scanB(buffer, start, to, room, afterId, window.fromMs, window.toMs, hasSource);
     if (end > start) {
       this.reader.line += scanner.rows;
       if (this.#firstId < 0) this.#firstId = scanner.firstId;
@@ -157,7 +157,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     }
     const end = reader.endOfRow(buffer, start, reader.columns.length - 1);
 
-    if (id <= this.#frames.lastId) {
+    if (id <= this.#frames.lastId && !this.#options.anyIds) {
       this.#dropRepeat(buffer, start, end, id);
       return end;
     }

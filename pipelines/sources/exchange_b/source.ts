@@ -18,7 +18,7 @@ import {
 } from '../documents/fetch.ts';
 import { backoffMs, type Connected, waitForRateLimit } from '../documents/http.ts';
 import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
-import type { FileDaySource } from '../feed-types.ts';
+import type { DecodeOptions, FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
 import { ExchangeBDecoder } from './decode.ts';
 
@@ -212,10 +212,9 @@ export const exchangeBSource = (options: ExchangeBOptions): FileDaySource =>
       await fetchExchangeBFile({ ...options, maxBytes: options.maxDocumentBytes, day, fromMs, toMs }, validators),
     open: async (file, request) => {
       const { instrument } = options;
-      const { name: document, contentMd5: content_md5, validators } = file;
+      const { name: document, contentMd5: content_md5 } = file;
       const [window] = request.partitions;
-      const facts = { content_md5, etag: validators.etag };
-      const decoder = (frameRawBytes: number) => new ExchangeBDecoder({ document, instrument, window, frameRawBytes });
-      return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
+      const decoder = (options: DecodeOptions) => new ExchangeBDecoder({ document, instrument, window, ...options });
+      return await openTradeFile({ file, request, archive: 'zip', facts: { content_md5 }, decoder }, options);
     },
   });

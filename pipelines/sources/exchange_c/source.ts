@@ -2,7 +2,7 @@
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { fetchUnlessSame, openScratch } from '../documents/fetch.ts';
 import { urlBelow } from '../documents/locations.ts';
-import type { FileDaySource } from '../feed-types.ts';
+import type { DecodeOptions, FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
 import { type DayRows, type DayRowsOptions, ExchangeCDecoder } from './decode.ts';
 import { SpotRows } from './spot.ts';
@@ -57,12 +57,9 @@ export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
         onLateRow: () => void unordered.add(request.period),
       };
       const given = { document: file.name, window, maxHeldBytes, sorting };
-      const decoder = (frameRawBytes: number) =>
+      const decoder = ({ frameRawBytes }: DecodeOptions) =>
         new ExchangeCDecoder(TREES[archive].rows({ document: file.name, symbol, window }), { ...given, frameRawBytes });
-      return await openTradeFile(
-        { file, request, archive: 'gzip', facts: { etag: file.validators.etag }, decoder },
-        options,
-      );
+      return await openTradeFile({ file, request, archive: 'gzip', decoder }, options);
     },
   });
 }

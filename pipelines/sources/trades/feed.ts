@@ -18,10 +18,11 @@ import { SAMPLE_DAYS, sampleWeek } from '../../sample/week.ts';
 import type { FetchedDocument, Validators } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/http.ts';
 import { openGzip, openZipMember } from '../documents/zip-reader.ts';
-import { documentEvents, turns } from '../feed-helpers.ts';
+import { documentEvents, mixedTurns } from '../feed-helpers.ts';
 import type {
   Adapter,
   DecodedItem,
+  DecodeOptions,
   Feed,
   FeedNeeds,
   FileDayRequest,
@@ -33,6 +34,7 @@ import type {
   Selection,
 } from '../feed-types.ts';
 import { type InstrumentGroup, instrumentsSource, readInstruments, requestsOf } from './instruments.ts';
+import { OldDays } from './old-days.ts';
 import { Rechecks } from './rechecks.ts';
 
 /** How an exchange's documents are fetched: limits from the settings, and where faults are logged. */
@@ -251,7 +253,7 @@ function endOfLastMonth(day: string): string {
 }
 
 /** The last file day that is over. */
-function lastEnded(dataset: DatasetDefinition): string {
+export function lastEnded(dataset: DatasetDefinition): string {
   const { fromMs } = windowOf(dataset, dayKey(Date.now()));
   const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
   const started = Math.floor((Date.now() - (fromMs - today)) / DAY_MS) * DAY_MS;
@@ -265,19 +267,23 @@ const JITTER = 0.1;
 
 /**
  * The latest days of the instruments, one instrument after another, each asked for until it is proved: vendors publish a day when
- * it is over, some time later. Then those that are asked for again.
+ * it is over, some time later. Then those that are asked for again, and between the looks old ones, a few an hour.
  */
 async function* newDays(
   groups: readonly InstrumentGroup[],
   needs: Pick<FeedNeeds, 'settings' | 'catalog' | 'signal'> & { dataset: DatasetDefinition },
 ): AsyncGenerator<FileDayRequest> {
-  const { settings, signal } = needs;
+  const { settings, catalog, signal } = needs;
   const everyMs = settings.SVC_FOLLOW_FILES_SECONDS * 1000;
-  for await (const _ of turns({ everyMs, jitterMs: everyMs * JITTER, signal })) {
-    for (const group of groups) {
-      for (const request of await dueDays(group, needs)) {
-        if (signal.aborted) return;
-        yield request;
+  const old = new OldDays(groups, catalog, settings);
+  for await (const turn of mixedTurns({ everyMs, jitterMs: everyMs * JITTER, signal }, () => old.dueMs())) {
+    if (turn === 'other') yield* old.next();
+    else {
+      for (const group of groups) {
+        for (const request of await dueDays(group, needs)) {
+          if (signal.aborted) return;
+          yield request;
+        }
       }
     }
   }
@@ -341,7 +347,7 @@ export function dailySource<F extends FetchedDocument>(
   dataset: DatasetDefinition,
   documents: DailyDocuments<F>,
 ): FileDaySource {
-  /** What was fetched last, by day. After a restart, the ETag that the catalog has of a document stands for it. */
+  /** What was fetched last, by day. After a restart, the headers that the catalog has of a document stand for it. */
   const seen = new Map<string, { readonly sha256: string; readonly validators: Validators }>();
   const fetch = async (request: FileDayRequest, validators: Validators) => {
     const file = await documents.fetch(request, validators);
@@ -362,7 +368,7 @@ export function dailySource<F extends FetchedDocument>(
     publishedSha256: async () => undefined,
     async openUnlessKnown(request, known) {
       const isKnown = (sha256: string) => known.some((document) => document.sha256 === sha256);
-      const [latest] = known.slice(-1).map(({ sha256, etag }) => ({ sha256, validators: { etag } }));
+      const [latest] = known.slice(-1).map((facts) => ({ sha256: facts.sha256, validators: keptValidators(facts) }));
       const last = seen.get(request.period) ?? latest;
       // A document that was fetched and could not be read is fetched again, whatever its validators say.
       const asked = last && isKnown(last.sha256) ? last : { sha256: '', validators: {} };
@@ -380,6 +386,14 @@ export function dailySource<F extends FetchedDocument>(
   };
 }
 
+/** A time this long before the fetch tells documents apart, whatever the difference of the two clocks: no other followed within the second. */
+const SETTLED_MS = 3_600_000;
+
+function keptValidators({ etag, last_modified: lastModified, fetched_ms: fetchedMs = 0 }: DocumentFacts): Validators {
+  if (etag !== undefined || lastModified === undefined) return { etag };
+  return fetchedMs - Date.parse(lastModified) >= SETTLED_MS ? { lastModified } : {};
+}
+
 /** Decodes a trade file that arrives in chunks. Disposed of when its document is read or given up. */
 interface TradeDecoder extends Partial<Disposable> {
   /** @returns the items that the chunk completes. */
@@ -394,7 +408,7 @@ interface TradeFile {
   readonly archive: 'zip' | 'gzip';
   /** What the vendor states of the document, for the manifest. */
   readonly facts?: Partial<DocumentFacts>;
-  readonly decoder: (frameRawBytes: number) => TradeDecoder;
+  readonly decoder: (options: DecodeOptions) => TradeDecoder;
 }
 
 /** Opens a fetched trade file, an archive of one CSV. The document owns the file, which is deleted when opening fails. */
@@ -411,9 +425,14 @@ export async function openTradeFile(
       document: file.name,
     });
     return {
-      facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity, ...facts },
-      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
-        const decoding = decoder(frameRawBytes);
+      facts: {
+        ...{ name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity },
+        ...{ etag: file.headers.etag, last_modified: file.headers['last-modified'], fetched_ms: Date.now() },
+        ...facts,
+      },
+      path: file.path,
+      async *decode(options): AsyncGenerator<DecodedItem> {
+        const decoding = decoder(options);
         using cleanup = new DisposableStack();
         cleanup.defer(() => decoding[Symbol.dispose]?.());
         try {

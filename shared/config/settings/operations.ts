@@ -101,6 +101,12 @@ export const OPERATIONS = {
     default: '3600',
     doc: '`follow` of an exchange looks for new file days this often.',
   },
+  SVC_FOLLOW_OLD_DAYS_PER_HOUR: {
+    group: 'Operations',
+    schema: whole(0, 3600),
+    default: '4',
+    doc: '`follow` of an exchange asks this often an hour whether the vendor still publishes the document of an old day, those that were not asked for the longest first; 0: never. Four an hour go through three years of one instrument in twelve days.',
+  },
   SVC_VERIFY_INTERVAL_SECONDS: {
     group: 'Operations',
     schema: whole(0, 366 * 86_400, 's'),

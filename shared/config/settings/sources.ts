@@ -147,7 +147,7 @@ export const SOURCES = {
   SVC_KEEP_DIR: {
     group: 'Sources',
     schema: path,
-    doc: 'Folder of the kept documents, which cannot be fetched again (pages of issuers, answers of the macro provider). Nothing deletes them; back the folder up. Unset: `kept` in the state folder.',
+    doc: 'Folder of the kept documents, which cannot be fetched again (pages of issuers, answers of the macro provider), and of trade documents that replaced proved ones, with their differences, which the service hands out. Nothing deletes them; back the folder up. Unset: `kept` in the state folder.',
   },
   SVC_BROWSER_PATH: {
     group: 'Sources',

@@ -225,6 +225,35 @@ export const GET_ROUTES: readonly GetRoute[] = [
       return [right ? '200' : CONTRACT];
     },
   },
+  {
+    path: '/v1/revisions',
+    access: 'key',
+    gives: 'application/json',
+    visits: paramsOf({
+      dataset,
+      limit: fc.constantFrom('1', '1000', '1001', '0', '01'),
+      cursor: fc.oneof(fc.constantFrom('1', '999', '0', '-1'), anyText),
+    }).map((params) => ({ segments: {}, params })),
+    outcomes({ params }) {
+      const right = areRight(params, {
+        dataset: (text) => (DATASETS as readonly string[]).includes(text),
+        limit: (text) => /^[1-9]\d*$/.test(text) && Number(text) <= 1000,
+        cursor: (text) => /^[1-9]\d{0,14}$/.test(text),
+      });
+      return [right && params.some(([name]) => name === 'dataset') ? '200' : CONTRACT];
+    },
+  },
+  {
+    // Of no revision: there is none with differences in the setups.
+    path: '/v1/revisions/:id/diff',
+    access: 'key',
+    gives: 'application/x-ndjson',
+    visits: fc.record({
+      segments: fc.record({ id: segment(fc.constantFrom('1', '0', '01', '999999999999999', 'x')) }),
+      params: paramsOf({}),
+    }),
+    outcomes: ({ params }) => [params.length === 0 ? '404 REVISION_NOT_FOUND' : CONTRACT],
+  },
   ...[
     '_manifest.json',
     '_proofs/:dataset/:mode/:file',

@@ -442,6 +442,21 @@ class Client:
         found: list[dict[str, Any]] = self._http.json("GET", f"/v1/instruments{query}")["instruments"]
         return found
 
+    def revisions(self, dataset: str, *, instrument: str | None = None) -> list[dict[str, Any]]:
+        """Every revision of a dataset, from and to which change it was served, and what its vendor changed since.
+
+        >>> td.revisions("exchange_a_spot_trades")[0]["state"]
+        'served'
+        """
+        found: list[dict[str, Any]] = []
+        query = _present(dataset=dataset, instrument=instrument)
+        while True:
+            page = self._http.json("GET", f"/v1/revisions?{urlencode(query)}")
+            found += page["revisions"]
+            if page["next_cursor"] is None:
+                return found
+            query = {**query, "cursor": page["next_cursor"]}
+
     def coverage(
         self,
         dataset: str,
