@@ -2,11 +2,13 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { HistoricalData } from '../../client/index.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { System } from '../support/pipeline.ts';
+import { API_KEY } from '../support/serving.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, VENDORS, type Vendor } from '../support/vendors.ts';
 
 const MINUTE = 60_000;
@@ -245,6 +247,14 @@ test.each([
 ])('%j is refused', async (query, pointer) => {
   const { json } = await get(query as unknown as Record<string, string>);
   expect([json.code, json.errors[0].pointer]).toEqual(['QUERY_CONTRACT_ERROR', pointer]);
+});
+
+test('the client has the same', async () => {
+  const client = new HistoricalData({ baseUrl: exports.serving.url, apiKey: API_KEY });
+  const request = { dataset: 'exchange_a_spot_trades', from: day(1), to: day(2) } as const;
+  const found = await client.conditions({ ...request, silences: 'list', instrument: undefined });
+  expect(found).toEqual(await conditionsOf(VENDOR_A, 1, 2));
+  expect(found[0].silences?.list?.[0].state).toBe('proved');
 });
 
 describe('afterwards', () => {
