@@ -7,6 +7,8 @@ import type { PartitionWindow } from './binary-copy.ts';
 import { bigPowerOfTen, type DecimalReader, type ExactDecimal, exactDecimal } from './exact-decimal.ts';
 
 const MOST_EXACT = Number.MAX_SAFE_INTEGER;
+/** A reader's exact mantissa has at most 22 decimals. */
+const POWERS_OF_TEN = Array.from({ length: 23 }, (_, exponent) => Number(`1e${exponent}`));
 
 function gcd(a: number, b: number): number {
   while (b !== 0) [a, b] = [b, a % b];
@@ -40,13 +42,8 @@ export class Increment {
   }
 
   #addScaled(mantissa: number, scale: number): void {
-    // Zeros at the end say nothing.
-    while (scale > this.#scale && mantissa % 10 === 0) {
-      mantissa /= 10;
-      scale--;
-    }
     if (scale > this.#scale) {
-      const finer = this.#step * 10 ** (scale - this.#scale);
+      const finer = this.#step * POWERS_OF_TEN[scale - this.#scale];
       if (finer > MOST_EXACT) {
         this.#addLong({ mantissa: BigInt(mantissa), scale });
         return;
@@ -54,7 +51,7 @@ export class Increment {
       this.#step = finer;
       this.#scale = scale;
     }
-    const units = mantissa * 10 ** (this.#scale - scale);
+    const units = mantissa * POWERS_OF_TEN[this.#scale - scale];
     if (units > MOST_EXACT) this.#addLong({ mantissa: BigInt(mantissa), scale });
     else this.#addUnits(units);
   }
