@@ -5,14 +5,14 @@ import { statingLeafSql } from '../../shared/db/partition-changes.ts';
 import {
   CONDITIONS,
   conditionMembers,
+  conditionOfProved,
+  conditionWithoutRows,
   DEGRADED_REASONS,
-  type Judged,
-  judgeProved,
-  judgeUnproved,
   MISSING_REASONS,
   type ProvedDay,
   type Silence,
   silencesOf,
+  type Worth,
 } from '../../shared/proof/conditions.ts';
 import type { Facts } from '../../shared/proof/facts.ts';
 import { expectedOf, parseMultirange, type Range } from '../../shared/ranges.ts';
@@ -116,7 +116,7 @@ function daysOf({ fromMs, toMs }: ConditionsRequest, offsetMs = 0): Day[] {
   return days;
 }
 
-const begun = ({ day, startMs }: Day, { condition: word, reasons }: Judged) => ({
+const begun = ({ day, startMs }: Day, { condition: word, reasons }: Worth) => ({
   day,
   start_utc: isoOf(startMs),
   end_utc: isoOf(startMs + DAY_MS),
@@ -180,9 +180,9 @@ async function readFileDays(
     const next = nextOf.get(key);
     const isJoined = one !== undefined && next !== undefined && isWhole(proved, one.fromMs, next.fromMs + DAY_MS);
     const silences = known ? silencesOf(dataset, known, isJoined ? next.proved : undefined) : [];
-    const judged = isProved
-      ? judgeProved({ idsMissing: known?.facts.ids_missing ?? 0, isLate: one.isLate, silences })
-      : judgeUnproved({
+    const worth = isProved
+      ? conditionOfProved({ idsMissing: known?.facts.ids_missing ?? 0, isLate: one.isLate, silences })
+      : conditionWithoutRows({
           isComing: one?.state === 'publishing' || one?.state === 'published',
           refused: one?.state !== 'quarantined' ? undefined : one.isRetracted ? 'retracted' : 'quarantined',
           isListed: isListed(day.startMs, request.listed),
@@ -191,7 +191,7 @@ async function readFileDays(
           nowMs: request.nowMs,
         });
     return {
-      ...begun(day, judged),
+      ...begun(day, worth),
       observed_increment: known
         ? { price: known.facts.price_increment ?? null, quantity: known.facts.quantity_increment ?? null }
         : null,
@@ -302,10 +302,10 @@ async function readOtherDays(
     const readable = served.filter((row) => request.mayRead(row[5] === 'true'));
     const idsMissing = dataset.partition.kind === 'height' ? missingHeights(readable) : 0;
     const isCovered = isTimed && proved.some((range) => range.from < day.startMs + DAY_MS && range.to > day.startMs);
-    const judged =
+    const worth =
       served.length > 0 || isCovered
-        ? judgeProved({ idsMissing, isLate: served.some((row) => row[9] === 'true'), silences: [] })
-        : judgeUnproved({
+        ? conditionOfProved({ idsMissing, isLate: served.some((row) => row[9] === 'true'), silences: [] })
+        : conditionWithoutRows({
             isComing: parts.length > quarantined.length,
             refused:
               quarantined.length === 0
@@ -322,7 +322,7 @@ async function readOtherDays(
     const firsts = readable.flatMap((row) => (inDay(row[6]) ? [Number(row[6])] : []));
     const lasts = readable.flatMap((row) => (inDay(row[7]) ? [Number(row[7])] : []));
     return {
-      ...begun(day, judged),
+      ...begun(day, worth),
       ...(members.includes('ids_missing') && { ids_missing: readable.length === 0 ? null : idsMissing }),
       ...(members.includes('first') && {
         first: isoOrNull(firsts.length === 0 ? null : firsts.reduce((a, b) => Math.min(a, b))),

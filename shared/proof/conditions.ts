@@ -65,17 +65,17 @@ export function silencesOf(dataset: DatasetDefinition, day: ProvedDay, next: Pro
   return silences;
 }
 
-export interface Judged {
+export interface Worth {
   readonly condition: Condition;
   readonly reasons: readonly Reason[];
 }
 
 /** A day with proved rows. */
-export function judgeProved(known: {
+export function conditionOfProved(known: {
   readonly idsMissing: number;
   readonly isLate: boolean;
   readonly silences: readonly Silence[];
-}): Judged {
+}): Worth {
   const isLong = ({ fromMs, toMs, state }: Silence) => state === 'unknown' && toMs - fromMs > LONG_SILENCE_MS;
   const holds: Readonly<Record<(typeof DEGRADED_REASONS)[number], boolean>> = {
     ids_missing: known.idsMissing > 0,
@@ -87,7 +87,7 @@ export function judgeProved(known: {
 }
 
 /** A day without proved rows. */
-export function judgeUnproved(known: {
+export function conditionWithoutRows(known: {
   /** Its partition is published, or is being published. */
   readonly isComing: boolean;
   readonly refused: 'quarantined' | 'retracted' | undefined;
@@ -96,7 +96,7 @@ export function judgeUnproved(known: {
   /** End of the last proved day; undefined where none is. */
   readonly provedThroughMs: number | undefined;
   readonly nowMs: number;
-}): Judged {
+}): Worth {
   const { isComing, refused, isListed, startMs, provedThroughMs, nowMs } = known;
   if (refused) return { condition: 'missing', reasons: [refused] };
   if (isComing) return { condition: 'pending', reasons: [] };

@@ -243,7 +243,7 @@ test.each([
   [{ dataset: VENDOR_A.dataset, from: day(3), to: day(2) }, '?from'],
   [{ dataset: VENDOR_A.dataset, from: '1900-01-01', to: '2024-01-01' }, '?to'],
   [{ dataset: VENDOR_A.dataset, from: day(1), to: day(2), silences: 'all' }, '?silences'],
-  [{ dataset: VENDOR_A.dataset, from: day(1), to: day(2), instrument: 'NONE' }, '?instrument'],
+  [{ dataset: VENDOR_A.dataset, from: day(1), to: day(2), instrument: 'NONE' }, '/instrument'],
 ])('%j is refused', async (query, pointer) => {
   const { json } = await get(query as unknown as Record<string, string>);
   expect([json.code, json.errors[0].pointer]).toEqual(['QUERY_CONTRACT_ERROR', pointer]);

@@ -1,7 +1,7 @@
 /** The four words for a day and their reasons, one by one. */
 import { expect, test } from 'vitest';
 import { DAY_MS } from '../../shared/dates.ts';
-import { judgeProved, judgeUnproved, LONG_SILENCE_MS, silencesOf } from '../../shared/proof/conditions.ts';
+import { conditionOfProved, conditionWithoutRows, LONG_SILENCE_MS, silencesOf } from '../../shared/proof/conditions.ts';
 import type { Facts, SilenceState } from '../../shared/proof/facts.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 
@@ -21,7 +21,7 @@ test.each([
   ['degraded', ['silence_unknown'], { silences: [silence(LONG_SILENCE_MS + 1, 'unknown')] }],
   ['degraded', ['ids_missing', 'late_arrival'], { idsMissing: 2, isLate: true }],
 ] as const)('a proved day is %s %j', (condition, reasons, known) => {
-  expect(judgeProved({ ...proved, ...known })).toEqual({ condition, reasons });
+  expect(conditionOfProved({ ...proved, ...known })).toEqual({ condition, reasons });
 });
 
 test.each([
@@ -34,7 +34,7 @@ test.each([
   ['pending', [], { provedThroughMs: START }],
   ['pending', [], { provedThroughMs: undefined, nowMs: START + DAY_MS - 1 }],
 ] as const)('a day without proved rows is %s %j: %j', (condition, reasons, known) => {
-  expect(judgeUnproved({ ...unproved, ...known })).toEqual({ condition, reasons });
+  expect(conditionWithoutRows({ ...unproved, ...known })).toEqual({ condition, reasons });
 });
 
 test('a silence over the end of a day belongs to it, and its ids prove it', () => {
