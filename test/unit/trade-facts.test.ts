@@ -179,6 +179,14 @@ test('prices of 1e-8 and quantities of 1e12 with eight decimals keep their incre
   expect([whole.price_increment, whole.quantity_increment]).toEqual(['15000', '100']);
 });
 
+test('a value that is too long in the units of another keeps its digits', () => {
+  const facts = found('exchange_b_spot_trades', [
+    at(1, 0, '0.00000003', '0.000007'),
+    at(2, 1, '9007199254740990', '9007199254740989'),
+  ]);
+  expect([facts.price_increment, facts.quantity_increment]).toEqual(['0.00000003', '0.000001']);
+});
+
 test('a minute is no silence, and a millisecond more is one', () => {
   expect(found(A, [at(1, 500), at(2, 500 + MINUTE)]).silences).toEqual([]);
   expect(found(A, [at(1, 500), at(2, 501 + MINUTE)]).silences).toEqual([[DAY + 500, DAY + 501 + MINUTE, 'proved']]);
