@@ -2,6 +2,7 @@
 import { bitcoin } from './bitcoin.ts';
 import { changes } from './changes.ts';
 import { exports } from './export.ts';
+import { facts } from './facts.ts';
 import { frame } from './frame.ts';
 import { ingest } from './ingest.ts';
 import { klines } from './klines.ts';
@@ -13,6 +14,7 @@ import type { Subject } from './subject.ts';
 
 export const SUBJECTS: readonly Subject[] = [
   ingest,
+  facts,
   query,
   klines,
   frame,

@@ -1,4 +1,5 @@
-/** The client of the historical routes, one method for each, typed by its dataset; of frames, which join datasets; and of instruments. */
+/** The client of the historical routes, one method for each, typed by its dataset; of frames, which join datasets; of instruments, and of the conditions of days. */
+import type { ConditionsRequest, DayCondition } from './conditions.ts';
 import { DatasetRoutes } from './datasets.ts';
 import type { FrameRequest, FrameRow } from './frames.ts';
 import type { Instrument, TradesKey } from './instruments.ts';
@@ -29,14 +30,20 @@ export class HistoricalData extends DatasetRoutes {
     { signal }: Options = {},
   ): Promise<readonly Instrument[]> {
     const path = `/v1/instruments${request.dataset === undefined ? '' : `?dataset=${request.dataset}`}`;
-    const headers = { Accept: 'application/json' };
-    const answer = await this.#transport.json<{ readonly instruments: readonly Instrument[] }>({
-      method: 'GET',
-      path,
-      headers,
-      signal,
-    });
+    const answer = await this.#get<{ readonly instruments: readonly Instrument[] }>(path, signal);
     return answer.instruments;
+  }
+
+  /** What each day of a dataset is worth, both days included. GET /v1/conditions @throws HistoricalDataError */
+  async conditions(request: ConditionsRequest, { signal }: Options = {}): Promise<readonly DayCondition[]> {
+    const given = Object.entries(request).filter(([, value]) => value !== undefined);
+    const path = `/v1/conditions?${new URLSearchParams(given)}`;
+    const answer = await this.#get<{ readonly conditions: readonly DayCondition[] }>(path, signal);
+    return answer.conditions;
+  }
+
+  #get<T>(path: string, signal: AbortSignal | undefined): Promise<T> {
+    return this.#transport.json<T>({ method: 'GET', path, headers: { Accept: 'application/json' }, signal });
   }
 
   protected override rows<R>(path: string, body: object, options: Options | undefined): Rows<R> {

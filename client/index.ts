@@ -1,5 +1,6 @@
 /** A client of the historical routes, of frames and of exports. It has no dependencies and runs in Node and in browsers. */
 export { type Change, Changes, type ChangesRequest, type Revision } from './changes.ts';
+export type { ConditionsRequest, DayCondition, Silence } from './conditions.ts';
 export type * from './datasets.ts';
 export * from './errors.ts';
 export {

@@ -83,6 +83,8 @@ create table if not exists partitions (
   -- of trade datasets, the smallest and largest value of each column of doubles, {"price": [41000.5, 43999.9], ...}: reads with
   -- filters leave out what no row can pass
   value_ranges jsonb,
+  -- what its rows determine beside, in the canonical bytes that its leaf commits to: a text, because jsonb keeps no order
+  facts text,
   -- when its values were seen for the first time, epoch ms, where that is later than the times of its rows: the capture of a
   -- fund's document, or the arrival of a followed block. Reads as of a time use it
   captured_ms int8 generated always as ((manifest ->> 'captured_ms')::int8) stored,

@@ -36,6 +36,7 @@ import { FrameReader } from './read/frame/frame.ts';
 import { BufferPool, breakOff } from './render/response.ts';
 import { openers, shadowedBy } from './rights/gate.ts';
 import { changesRoute } from './routes/changes.ts';
+import { conditionsRoute } from './routes/conditions.ts';
 import { coverageRoute } from './routes/coverage.ts';
 import { datasetsRoute } from './routes/datasets.ts';
 import { estimateRoute } from './routes/estimate.ts';
@@ -226,7 +227,7 @@ function createLimiters(settings: Settings) {
 
 function createRoutes(
   services: ReturnType<typeof createServices> & { readonly instruments: Instruments },
-  { settings, identity, log, signIn }: AppDeps,
+  { settings, identity, log, signIn, now = Date.now }: AppDeps,
 ): Route[] {
   const { rights, limiters, queues, inspector, instruments, budget, freshness, checks, monitor, metrics, exports } =
     services;
@@ -264,6 +265,7 @@ function createRoutes(
     datasetsRoute({ inspector, rights }),
     instrumentsRoute({ inspector, instruments }),
     coverageRoute({ inspector, instruments, proofLog: services.proofLog, rights }),
+    conditionsRoute({ inspector, instruments, rights, now }),
     estimateRoute({ inspector, instruments, rights, rules: { budget, freshness } }),
     lineageRoute({
       inspector,

@@ -107,6 +107,7 @@ export class Batch {
         recount: found[index],
         frames: load.frames,
         rowsSha256: load.rowsSha256,
+        facts: load.factsText(manifest),
         sequence,
       }));
       await writeProved(this.#client, this.#dataset, proved, position, () => this.dirty.rebuild());

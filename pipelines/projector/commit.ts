@@ -49,6 +49,8 @@ export interface Proved {
   readonly klinesSha256?: string | null;
   /** Digest of the canonical bytes of its rows (shared/proof-log/rows.ts). */
   readonly rowsSha256: string;
+  /** Their facts in canonical bytes (shared/proof/facts.ts). */
+  readonly facts: string;
   /** The sequence of its manifest. */
   readonly sequence: number;
 }
@@ -98,10 +100,10 @@ export async function writeProved(
   await writeLeaves(
     client,
     dataset,
-    proved.map(({ manifest, rowsSha256 }) => {
+    proved.map(({ manifest, rowsSha256, facts }) => {
       const before = old.get(manifest.partition);
       const kind = before && before.revision < manifest.revision ? 'revised' : 'proved';
-      return statementOfManifest(manifest, { kind, rowsSha256 });
+      return statementOfManifest(manifest, { kind, rowsSha256, facts });
     }),
   );
   await endAttempts(client, dataset, proved, 'proved', null);
@@ -150,6 +152,7 @@ const PROOF = storedColumns(partitions, [
   'lastUpdatedAt',
   'klinesSha256',
   'valueRanges',
+  'facts',
 ]);
 
 async function writePartitions(
@@ -158,7 +161,7 @@ async function writePartitions(
   proved: readonly Proved[],
 ): Promise<void> {
   const rows = proved.map(
-    ({ manifest, recount, frames, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
+    ({ manifest, recount, frames, facts, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
       const extent = extentOf(dataset, manifest);
       return {
         partitionKey: manifest.partition,
@@ -180,6 +183,7 @@ async function writePartitions(
         lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
         klinesSha256,
         valueRanges: rangesOf(frames) ?? null,
+        facts,
       };
     },
   );

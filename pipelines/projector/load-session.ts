@@ -345,7 +345,8 @@ export class LoadSession {
       if (reason === undefined) {
         const { klinesSha256 } = result;
         const { frames, rowsSha256 } = load;
-        const proved = { manifest, recount: found, frames, klinesSha256, rowsSha256, sequence: message.seq };
+        const facts = load.factsText(manifest);
+        const proved = { manifest, recount: found, frames, klinesSha256, rowsSha256, facts, sequence: message.seq };
         await writeProved(client, dataset, [proved], position, async () => {});
         this.#transaction.keep(manifest.rows, load.bytes);
         this.#uncommitted = message;

@@ -46,7 +46,7 @@ export async function stateProved(
   client: ClientBase,
   dataset: DatasetDefinition,
   row: Pick<PartitionRow, 'partitionKey' | 'attempt' | 'revision' | 'synthetic' | 'manifest'>,
-  stated: { readonly rowsSha256: string; readonly reason?: LeafReason },
+  stated: { readonly rowsSha256: string; readonly facts: string; readonly reason?: LeafReason },
 ): Promise<void> {
   await writeLeaves(client, dataset, [statementOf(row, { kind: 'proved', ...stated })]);
 }
@@ -81,8 +81,8 @@ export const leafDiscrepancies = (proving: ProvingLeaf | undefined, facts: State
       }));
 
 /** The facts of the catalog that a leaf states or commits to. */
-export function catalogFacts({ manifest }: Pick<PartitionRow, 'manifest'>): StatedFacts {
+export function catalogFacts({ manifest, facts }: Pick<PartitionRow, 'manifest' | 'facts'>): StatedFacts {
   assert(manifest, 'a proved partition has a manifest');
   const { rows, rows_hash, events_sha256, document } = manifest;
-  return { rows, rows_hash, events_sha256, document_sha256: document.sha256, offsets: offsetsText(manifest) };
+  return { rows, rows_hash, events_sha256, document_sha256: document.sha256, offsets: offsetsText(manifest), facts };
 }

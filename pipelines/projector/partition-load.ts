@@ -9,6 +9,7 @@ import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { FrameHeader } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import { RecordAssembler } from '../../shared/frame/records.ts';
+import { factsText } from '../../shared/proof/facts.ts';
 import {
   compare,
   type Discrepancy,
@@ -87,6 +88,7 @@ export class PartitionLoad {
   readonly #ranges: CopyRanges;
   readonly #logged: LoggedRows;
   #rowsSha256: string | undefined;
+  #facts: string | undefined;
   /** Present where aligned rows are made from this partition alone. */
   readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
@@ -140,6 +142,12 @@ export class PartitionLoad {
   get rowsSha256(): string {
     this.#rowsSha256 ??= this.#logged.digest();
     return this.#rowsSha256;
+  }
+
+  /** The canonical bytes of its facts, after the last frame. */
+  factsText(manifest: Manifest): string {
+    this.#facts ??= factsText(this.#dataset, manifest, this.#folded?.rows.facts());
+    return this.#facts;
   }
 
   /** Adds the next frame. */

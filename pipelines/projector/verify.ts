@@ -19,6 +19,7 @@ import { RecordAssembler } from '../../shared/frame/records.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { isLostReader, OUTAGE_LIMIT_MS, retryingRead } from '../../shared/nats/connect.ts';
 import { messageAt } from '../../shared/nats/stream.ts';
+import { factsText } from '../../shared/proof/facts.ts';
 import {
   compare,
   type Discrepancy,
@@ -207,6 +208,9 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
       if (row.klinesSha256 !== null && log.klines !== row.klinesSha256) {
         discrepancies.push({ fact: 'klines of the log', expected: row.klinesSha256, found: `${log.klines}` });
       }
+      if (log.facts !== row.facts) {
+        discrepancies.push({ fact: 'facts of the log', expected: `${row.facts}`, found: log.facts });
+      }
     }
     const reason = describeDiscrepancies(discrepancies);
     if (reason) {
@@ -325,7 +329,7 @@ async function logDigests(
   row: PartitionRow,
   partition: PartitionRef,
   needs: VerifyNeeds,
-): Promise<{ rows: string; logged: string; events: string; klines: string | undefined }> {
+): Promise<{ rows: string; logged: string; events: string; klines: string | undefined; facts: string }> {
   const { catalog, dataset, connection, projection, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest, 'a proved partition has a manifest');
@@ -347,8 +351,9 @@ async function logDigests(
   }
   folded?.aligned({ datasetId: dataset.number, seriesId: 0 });
   const klines = folded?.klines(dataset.number).sha256;
+  const facts = factsText(dataset, row.manifest, folded?.facts());
   const all = digest.update(COPY_TRAILER).digest('hex');
-  return { rows: all, logged: logged.digest(), events: events.digest('hex'), klines };
+  return { rows: all, logged: logged.digest(), events: events.digest('hex'), klines, facts };
 }
 
 /** Pause between two look-ups of the requests for recounts. */

@@ -6,6 +6,7 @@
 import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import type { WrittenAs } from '../../shared/frame/codec.ts';
+import type { TradeFacts } from '../../shared/proof/facts.ts';
 import type { ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import type { SecondsRule, StoredColumn } from '../../shared/registry/definition.ts';
@@ -355,6 +356,8 @@ export interface FoldingProjector extends RowProjector {
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
   /** Called once, after `aligned`: the klines that are kept of the same rows. */
   klines(datasetId: number): KeptKlines;
+  /** Called once, at the end. */
+  facts(): TradeFacts;
 }
 
 /** For datasets whose partitions share seconds: the database makes aligned rows from native rows. */

@@ -1,6 +1,7 @@
 /** Describes one dataset for GET /v1/datasets: its declaration, its rights, and its availability at one moment. */
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
+import { CONDITION_MEMBERS, conditionMembers } from '../../shared/proof/conditions.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
 import { type Mode, type PartitionKind, SERIES_SOURCE, seriesValues } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
@@ -174,6 +175,9 @@ const dataset = z.strictObject({
   historical_path: textField('Path of the route with date windows.'),
   klines_path: z.string().nullable().describe('Path of its klines, if it has trades.'),
   coverage_path: textField('Path of its coverage.'),
+  conditions: z
+    .array(z.enum(CONDITION_MEMBERS))
+    .describe('What `/v1/conditions` says of its days beside the condition; all else has no meaning for it.'),
   modes: z.strictObject(membersOf(MODES, mode)),
   series: z
     .array(z.record(z.string(), z.string()))
@@ -220,6 +224,7 @@ function declare(definition: DatasetDefinition) {
     historical_path: `/v1/historical/${historicalPath}`,
     klines_path: trades ? `/v1/historical/${trades.klinesPath}` : null,
     coverage_path: `/v1/coverage/${key}`,
+    conditions: [...conditionMembers(definition)],
     modes: { native: declareMode(definition, 'native'), aligned_1s: declareMode(definition, 'aligned_1s') },
   };
 }

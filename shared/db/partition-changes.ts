@@ -226,6 +226,8 @@ export interface Statement {
   readonly document?: DocumentFacts;
   /** The digest of the stored rows; absent unless the partition was proved. */
   readonly rowsSha256?: string;
+  /** Their facts, in canonical bytes; absent likewise. */
+  readonly facts?: string;
   readonly reason?: LeafReason;
 }
 
@@ -284,8 +286,8 @@ export function leafOf(dataset: DatasetDefinition, stated: Statement, secret: Ui
         events_sha256: manifest.events_sha256,
       }),
       rows_sha256: stated.rowsSha256,
+      facts: stated.facts,
     }),
-    facts_commitment: null,
     at: new Date().toISOString(),
     reason: reason ?? null,
   });

@@ -82,6 +82,8 @@ export const partitions = pgTable('partitions', {
   klinesSha256: text('klines_sha256'),
   /** Smallest and largest values by column. */
   valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
+  /** Of a proved partition, in canonical bytes. */
+  facts: text('facts'),
 });
 
 export const coverage = pgTable('coverage', {

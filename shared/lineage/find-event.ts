@@ -107,7 +107,7 @@ function candidatesSql(
         order by p.partition_key limit ${MAX_NAMED_PARTITIONS + 1})
       select p.partition_key, f.stream_sequence::text, p.attempt::text, p.revision::text, p.synthetic::text,
         p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text,
-        ${LEAF_COLUMNS},
+        p.facts, ${LEAF_COLUMNS},
         exists (select from frames g where g.dataset_id = p.dataset_id and g.partition_key = p.partition_key)::text
       from candidates p ${joinLeaf(provingLeafSql)}
       left join frames f on (select count(*) from candidates) = 1 and f.dataset_id = p.dataset_id
@@ -151,6 +151,8 @@ interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 's
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly provedAtMs: number;
+  /** Canonical bytes. */
+  readonly facts: string;
   /** Its leaf in the proof log. */
   readonly leaf: FoundLeaf | null;
 }
@@ -276,7 +278,7 @@ function eventIn(
 }
 
 function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPartition {
-  const [attempt, revision, synthetic, manifest, recount, provedAtMs] = cells as readonly string[];
+  const [attempt, revision, synthetic, manifest, recount, provedAtMs, facts] = cells as readonly string[];
   return {
     key,
     attempt: Number(attempt),
@@ -285,7 +287,8 @@ function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPart
     manifest: JSON.parse(manifest),
     recount: JSON.parse(recount),
     provedAtMs: Number(provedAtMs),
-    leaf: foundLeaf(cells.slice(6)),
+    facts,
+    leaf: foundLeaf(cells.slice(7)),
   };
 }
 

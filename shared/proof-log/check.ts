@@ -73,6 +73,8 @@ export interface LineageAnswer extends Readonly<Record<string, unknown>> {
     readonly revision: number;
     readonly expected: Readonly<Record<string, unknown>>;
     readonly recount: Readonly<Record<string, unknown>>;
+    /** Canonical bytes. */
+    readonly facts: string;
   };
   readonly proof_log: {
     readonly state: string;
@@ -145,7 +147,11 @@ const LINEAGE_FACTS = { expected: ['rows', 'rows_hash', 'events_sha256'], recoun
 
 function compareLineage(report: CheckReport, answer: LineageAnswer, leaf: Leaf, salt: Uint8Array): void {
   const { document, proof, synthetic } = answer;
-  const faults = differingFromLeaf(leaf, salt, { revision: proof.revision, document_sha256: document.sha256 });
+  const faults = differingFromLeaf(leaf, salt, {
+    revision: proof.revision,
+    document_sha256: document.sha256,
+    facts: proof.facts,
+  });
   for (const side of ['expected', 'recount'] as const) {
     const { [side]: found } = proof;
     const { first_offset, last_offset } = found;

@@ -15,6 +15,8 @@ export const COMMITMENTS = {
   rows_hash: 'rows_hash_commitment',
   events_sha256: 'events_commitment',
   rows_sha256: 'rows_commitment',
+  /** In their canonical bytes. */
+  facts: 'facts_commitment',
 } as const;
 
 export type CommittedFact = keyof typeof COMMITMENTS;

@@ -236,5 +236,8 @@ export function differingFromLeaf(leaf: Leaf, salt: Uint8Array, facts: StatedFac
   const committed = (Object.keys(COMMITMENTS) as CommittedFact[]).filter((fact) => fact in facts);
   const wrong = committed.filter((fact) => leaf[COMMITMENTS[fact]] !== commitmentOf(salt, fact, String(facts[fact])));
   if (wrong.length > 1 && wrong.length === committed.length) return [...faults, WRONG_SALT];
-  return [...faults, ...wrong.map((fact) => `${fact} ${facts[fact]} is not what the leaf commits to`)];
+  return [
+    ...faults,
+    ...wrong.map((fact) => `${fact} ${String(facts[fact]).slice(0, 80)} is not what the leaf commits to`),
+  ];
 }

@@ -139,6 +139,7 @@ const SCOPE_OF: Readonly<Record<string, Scope | 'open'>> = {
   ),
   'GET /v1/datasets': 'read',
   'GET /v1/instruments': 'read',
+  'GET /v1/conditions': 'read',
   'GET /v1/coverage/{dataset}': 'read',
   'GET /v1/changes': 'read',
   'GET /v1/revisions': 'read',

@@ -156,6 +156,7 @@ describe('an event', () => {
           events_sha256: sha256(csv[1]),
         },
         recount: partition.recount,
+        facts: partition.facts,
       },
       // No process sequences the proof log here: test/integration/proof-log.test.ts.
       proof_log: {

@@ -49,7 +49,7 @@ async function logAll(dataset: DatasetDefinition): Promise<void> {
       client,
       dataset,
       { ...row, manifest },
-      { rowsSha256: await storedRowsSha256(client, dataset, row) },
+      { rowsSha256: await storedRowsSha256(client, dataset, row), facts: row.facts ?? '{}' },
     );
   }
 }

@@ -16,6 +16,7 @@ import { eventsOf } from '../../pipelines/sources/macro/vintages.ts';
 import { RecordFrames } from '../../pipelines/sources/record-frames.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
+import { factsText } from '../../shared/proof/facts.ts';
 import { COMMITMENTS, type CommittedFact, commitmentOf, saltOf } from '../../shared/proof-log/commitment.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { decodeLeaf, offsetsText } from '../../shared/proof-log/leaf.ts';
@@ -109,6 +110,7 @@ function digestsOf(key: string, { series, vintage, date, document }: Known, valu
     rows_hash: ended.facts.rows_hash,
     events_sha256: ended.facts.events_sha256,
     rows_sha256: sha256(COPY_HEADER, bytes.bytes.subarray(0, bytes.at), COPY_TRAILER),
+    facts: factsText(macroSeriesMetrics, ended.facts, undefined),
   };
 }
 

@@ -53,10 +53,20 @@ describe('a leaf is left by', () => {
     ]);
     const digests = found.map((leaf) => leaf.rows_commitment);
     expect([digests[1], digests[3]]).toEqual([null, null]);
-    // The rows are the same each time, however they came to be proved again.
+    // The rows are the same each time, however they came to be proved again, and so are their facts.
     expect(new Set([digests[2], digests[4], digests[5]]).size).toBe(1);
+    const facts = found.map((leaf) => leaf.facts_commitment);
+    expect([facts[1], facts[3]]).toEqual([null, null]);
+    expect([...new Set([facts[2], facts[4], facts[5]])]).toEqual([expect.stringMatching(/^[0-9a-f]{64}$/)]);
+    expect(facts[0]).not.toBe(facts[2]);
     expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
     expect((await system.run(['doctor', '--check', 'proof_log'])).json.checks.at(-1).findings).toEqual([]);
+    // Facts that somebody changes disagree with the leaf, and with the log.
+    await system.rows(`update partitions set facts = replace(facts, '"repeats":0', '"repeats":1')`);
+    expect((await system.run(['replay', DATASET, '--verify-only'])).json.units[0].reason).toBe('differed in facts');
+    expect((await system.run(['verify', DATASET])).json.units[0].reason).toMatch(/found facts .* is not what the leaf/);
+    expect((await system.run(['replay', DATASET])).exit).toBe(0);
+    expect((await system.run(['verify', DATASET])).exit).toBe(0);
     // Nothing else has the digest that a leaf states of the rows, so that only the log shows that it is another.
     const other = '0'.repeat(64);
     await system.rows(

@@ -262,6 +262,7 @@ describe('check', () => {
       [said({ rows_hash: undefined }), 'expected: rows_hash undefined is not'],
       [said({ events_sha256: null }), 'expected: events_sha256 null is not'],
       [{ proof: { ...proof, recount: { ...proof.recount, rows: 1 } } }, 'recount: rows is 1, and 8000 in the leaf'],
+      [{ proof: { ...proof, facts: proof.facts.replace('proved', 'unknown') } }, 'facts {"first_ms":'],
       [{ payload_raw: { ...raw, utf8: 'another' } }, 'the text of the event is not its bytes'],
       [event(''), 'no line of the document is the event'],
       [event(raw.utf8.slice(2)), 'no line of the document is the event'],

@@ -37,6 +37,7 @@ const facts = fc.record({
   rows_hash: fc.bigInt().map(String),
   events_sha256: hex,
   rows_sha256: hex,
+  facts: fc.json(),
 });
 const leafOf = (salt: Uint8Array, committed: Record<CommittedFact, string>): Leaf => ({
   ...logLeaf({ kind: 'proved', reason: null }),
@@ -67,7 +68,7 @@ test('a leaf commits to each fact under the name of its member, and shows none o
       const members = JSON.parse(text);
       for (const fact of FACTS) {
         expect(members[COMMITMENTS[fact]]).toBe(hmac(salt, `${COMMITMENTS[fact]}\n${committed[fact]}`));
-        if (committed[fact].length > 20) expect(text).not.toContain(committed[fact]);
+        if (fact !== 'facts' && committed[fact].length > 20) expect(text).not.toContain(committed[fact]);
       }
       expect(differingFromLeaf(decodeLeaf(Buffer.from(text)), salt, { ...committed, revision: 2, rows: 4 })).toEqual(
         [],
@@ -84,7 +85,10 @@ test('what the leaf does not commit to is found, one fact or several; so is what
       fc.pre(changed.every((fact) => given[fact] !== committed[fact]));
       const found = differingFromLeaf(leaf, salt, given);
       if (changed.length === FACTS.length) expect(found).toEqual([WRONG_SALT]);
-      else expect(found).toEqual(changed.map((fact) => `${fact} ${given[fact]} is not what the leaf commits to`));
+      else
+        expect(found).toEqual(
+          changed.map((fact) => `${fact} ${given[fact].slice(0, 80)} is not what the leaf commits to`),
+        );
       const without = Object.fromEntries(changed.map((fact) => [fact, undefined]));
       expect(differingFromLeaf(leaf, salt, { ...committed, ...without })).not.toEqual([]);
     }),

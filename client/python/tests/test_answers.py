@@ -348,6 +348,13 @@ def test_what_there_is(td: tm.Client) -> None:
     assert repr(td) == f"<tidemark_client.Client {td.url}>"
 
 
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_each_day_has_a_condition(td: tm.Client, dataset: str) -> None:
+    days = td.conditions(dataset, "1970-01-01", "1970-01-03", silences=True)
+    assert [one["day"] for one in days] == ["1970-01-01", "1970-01-02", "1970-01-03"]
+    assert {one["condition"] for one in days} <= {"available", "degraded", "pending", "missing"}
+
+
 def test_a_contract_error_says_where(td: tm.Client) -> None:
     with pytest.raises(tm.ContractError) as error:
         td.query("exchange_a_spot_trades", fields=["pric"], n_rows=1)

@@ -213,7 +213,7 @@ const LINEAGE = z.looseObject({
   payload_raw: z.looseObject({ bytes: z.int(), base64: text, utf8: text.nullable() }),
   payload_sha256_raw: text,
   document: z.looseObject({ name: text, sha256: text }),
-  proof: z.looseObject({ revision: z.int(), expected: z.looseObject({}), recount: z.looseObject({}) }),
+  proof: z.looseObject({ revision: z.int(), expected: z.looseObject({}), recount: z.looseObject({}), facts: text }),
   proof_log: z.looseObject({
     state: z.enum(['logged', 'pending', 'none']),
     leaf_index: z.int().nullable(),

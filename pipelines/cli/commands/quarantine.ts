@@ -5,7 +5,7 @@ import { type Catalog, record } from '../../../shared/db/catalog.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
 import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
-import { TidemarkError } from '../../../shared/errors.ts';
+import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { compare, type Discrepancy } from '../../../shared/proof/recount.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
@@ -141,7 +141,9 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
   const klines = await remadeKlines(client, dataset, row);
   await keepKlines(client, dataset, row, klines);
   await coverWindow(client, dataset, partitionRefOf(row));
+  assert(row.facts, 'a partition that was proved has facts');
   const stated = {
+    facts: row.facts,
     rowsSha256: await storedRowsSha256(client, dataset, row),
     reason: 'released from quarantine',
   } as const;

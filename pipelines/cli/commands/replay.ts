@@ -112,6 +112,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       );
     }
     const differing = await differingFacts(needs, row, result);
+    if (load.factsText(row.manifest) !== row.facts) differing.push('facts');
     const replaces = differing.length > 0 && !needs.verifyOnly;
     if (replaces) await replaceRows(needs, row, load, differing);
     else await checkUnchanged(needs, row);
@@ -199,11 +200,14 @@ async function checkUnchanged({ dataset, client }: ReplayNeeds, row: PartitionRo
 async function replaceRows(
   needs: ReplayNeeds,
   row: PartitionRow,
-  { frames, rowsSha256 }: PartitionLoad,
+  load: PartitionLoad,
   differing: readonly string[],
 ): Promise<void> {
   const { dataset, client, projection } = needs;
+  const { frames, rowsSha256 } = load;
   const partition = partitionRefOf(row);
+  assert(row.manifest, 'a proved partition has a manifest');
+  const facts = load.factsText(row.manifest);
   // Waits for any other process that changes this dataset's coverage, usually the projector.
   await lockCoverage(client, dataset);
   await checkUnchanged(needs, row);
@@ -217,9 +221,9 @@ async function replaceRows(
   }
   const again = await recountServed(needs, partition);
   await client.query(
-    `update partitions set state = 'proved', reason = null, recount = $3, rows = $4, aligned_rows = $5, aligned_hash = $6,
+    `update partitions set state = 'proved', reason = null, recount = $3, rows = $4, aligned_rows = $5, aligned_hash = $6, facts = $7,
        proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
-    [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
+    [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash, facts],
   );
   await writeRanges(client, dataset, partition.key, { whole: rangesOf(frames), frames });
   await dirty?.addPartition(partition);
@@ -238,7 +242,7 @@ async function replaceRows(
     `the served rows differed in ${differing.join(', ')}`,
     { differing },
   );
-  await stateProved(client, dataset, replaced, { rowsSha256, reason: 'replayed from the log' });
+  await stateProved(client, dataset, replaced, { rowsSha256, facts, reason: 'replayed from the log' });
 }
 
 export async function runReplay(command: ParsedCommand): Promise<number> {

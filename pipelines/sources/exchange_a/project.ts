@@ -60,6 +60,9 @@ export class ExchangeARowProjector extends TradeRows {
     seconds.quantity(second, this.#quantity, raw, quantityStart);
     seconds.quote(second, this.#quote, raw, quoteStart);
     this.trades.add(ms, id, this.#price.value, this.#quantity.value, maker);
+    this.day.add(ms, id);
+    this.day.price.add(this.#price, raw, priceStart);
+    this.day.quantity.add(this.#quantity, raw, quantityStart);
 
     copy.begin();
     copy.int8(ms);

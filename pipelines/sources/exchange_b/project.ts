@@ -63,6 +63,9 @@ export class ExchangeBRowProjector extends TradeRows {
     seconds.quantity(second, this.#size, raw, sizeStart);
     seconds.quoteProduct(second, this.#quote);
     this.trades.add(ms, id, this.#price.value, this.#size.value, side === SIDES.s ? 1 : 0);
+    this.day.add(ms, id);
+    this.day.price.add(this.#price, raw, priceStart);
+    this.day.quantity.add(this.#size, raw, sizeStart);
 
     copy.begin();
     copy.int8(ms);

@@ -76,6 +76,9 @@ export class SpotRowProjector extends TradeRows {
     seconds.quantity(second, this.#volume, raw, volumeStart);
     seconds.quoteProduct(second, quote);
     this.trades.add(ms, id, price, this.#volume.value, side === SIDES.s ? 1 : 0);
+    this.day.add(ms, id);
+    this.day.price.add(this.#price, raw, priceStart);
+    this.day.quantity.add(this.#volume, raw, volumeStart);
     const tick = this.#tick(price);
 
     copy.begin();

@@ -42,7 +42,8 @@ export class TradingRowProjector extends TradeRows {
     if (raw[at] !== COMMA) throw malformed(raw, start);
     const sizeStart = at + 1;
     this.#size.read(raw, sizeStart, COMMA);
-    this.#price.read(raw, this.#size.end + 1, COMMA);
+    const priceStart = this.#size.end + 1;
+    this.#price.read(raw, priceStart, COMMA);
     const tick = this.#price.end + 1;
     at = tick;
     while (raw[at] !== COMMA && at < raw.length) at++;
@@ -73,6 +74,9 @@ export class TradingRowProjector extends TradeRows {
     seconds.quantity(second, this.#size, raw, sizeStart);
     seconds.quote(second, number, raw, foreignStart);
     this.trades.add(ms, id, this.#price.value, this.#size.value, side === SIDES.s ? 1 : 0);
+    this.day.add(ms, id);
+    this.day.price.add(this.#price, raw, priceStart);
+    this.day.quantity.add(this.#size, raw, sizeStart);
 
     copy.begin();
     copy.int8(ms);

@@ -28,6 +28,10 @@ export class ExchangeCRows implements FoldingProjector {
     return this.#of().klines(datasetId);
   }
 
+  facts() {
+    return this.#of().facts();
+  }
+
   #of(): TradeRows {
     this.#rows ??= this.#readerOf({});
     return this.#rows;

@@ -1,7 +1,10 @@
 /** What the projectors of trades share. The projector of an exchange reads the events one by one. */
+
+import type { TradeFacts } from '../../../shared/proof/facts.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
 import { CopyRows, type FoldingProjector, type KeptKlines, type PartitionWindow } from '../../rows/binary-copy.ts';
 import { DayKlines } from '../../rows/kept-klines.ts';
+import { DayFacts } from '../../rows/trade-facts.ts';
 import { checkRowCount, malformed } from './row-reader.ts';
 
 /** What differs between the exchanges. */
@@ -17,16 +20,18 @@ export interface RowLayout {
   readonly quoteScale?: number;
 }
 
-/** Turns events into storage rows, aligned rows and klines. */
+/** Turns events into storage rows, aligned rows and klines, and finds the facts of the partition. */
 export abstract class TradeRows implements FoldingProjector {
   protected readonly seconds: AlignedTrades;
   protected readonly trades: DayKlines;
+  protected readonly day: DayFacts;
   protected readonly copy: CopyRows;
   readonly #layout: RowLayout;
 
   constructor(window: PartitionWindow, layout: RowLayout) {
     this.seconds = new AlignedTrades(window, layout.quoteScale);
     this.trades = new DayKlines(window);
+    this.day = new DayFacts(window);
     this.copy = new CopyRows(layout.columns);
     this.#layout = layout;
   }
@@ -54,5 +59,9 @@ export abstract class TradeRows implements FoldingProjector {
 
   klines(datasetId: number): KeptKlines {
     return this.trades.build(datasetId);
+  }
+
+  facts(): TradeFacts {
+    return this.day.build();
   }
 }

@@ -71,6 +71,8 @@ const CONTRACT = '409 QUERY_CONTRACT_ERROR';
 const EXPORT_CONTRACT = '409 EXPORT_CONTRACT_ERROR';
 const NO_DATASET = '404 DATASET_NOT_FOUND';
 
+const days = fc.constantFrom('2024-03-01', '2024-03-05', '2024-02-30', '2024-3-1');
+
 const times = fc.constantFrom(
   '2024-03-01T00:00:00Z',
   '2024-03-02T12:00:00.5+01:00',
@@ -204,6 +206,30 @@ export const GET_ROUTES: readonly GetRoute[] = [
     outcomes({ params }) {
       const right = areRight(params, { dataset: (text) => /^exchange_[abc]_spot_trades$/.test(text) });
       return [right ? '200' : CONTRACT];
+    },
+  },
+  {
+    path: '/v1/conditions',
+    access: 'key',
+    gives: 'application/json',
+    visits: fc
+      .oneof(
+        paramsOf({ dataset, from: days, to: days }),
+        fc.tuple(dataset, days, days).map(([key, from, to]): [string, string][] => [
+          ['dataset', key],
+          ['from', from],
+          ['to', to],
+        ]),
+      )
+      .map((params) => ({ segments: {}, params })),
+    outcomes({ params }) {
+      const right = areRight(params, {
+        dataset: (text) => (DATASETS as readonly string[]).includes(text),
+        from: (text) => /^2024-03-0\d$/.test(text),
+        to: (text) => /^2024-03-0\d$/.test(text),
+      });
+      const { dataset: key, from, to } = Object.fromEntries(params);
+      return [right && key !== undefined && from !== undefined && to !== undefined && from <= to ? '200' : CONTRACT];
     },
   },
   {

@@ -599,16 +599,17 @@ def check_lineage(answer: Mapping[str, Any], keys: Sequence[Key] | str, document
 
 def _lineage_faults(answer: Mapping[str, Any], leaf: Mapping[str, Any]) -> list[str]:
     proof, document, salt = answer["proof"], answer["document"], answer["proof_log"].get("salt")
-    faults = differing(leaf, salt, {"revision": proof["revision"], "document_sha256": document["sha256"]})
+    stated = {"revision": proof["revision"], "document_sha256": document["sha256"], "facts": proof["facts"]}
+    faults = differing(leaf, salt, stated)
     for side in ("expected", "recount"):
         facts = proof[side]
-        stated = {
+        counted = {
             "rows": facts["rows"],
             "offsets": f"{facts['first_offset']} {facts['last_offset']}",
             "rows_hash": facts["rows_hash"],
             **({"events_sha256": facts["events_sha256"]} if side == "expected" else {}),
         }
-        faults += [f"{side}: {fault}" for fault in differing(leaf, salt, stated)]
+        faults += [f"{side}: {fault}" for fault in differing(leaf, salt, counted)]
     if answer["synthetic"] != leaf["synthetic"]:
         faults.append(f"synthetic is {answer['synthetic']}, and {leaf['synthetic']} in the leaf")
     if not is_named(leaf, document["name"]):

@@ -457,6 +457,22 @@ class Client:
                 return found
             query = {**query, "cursor": page["next_cursor"]}
 
+    def conditions(
+        self, dataset: str, start: Time, end: Time, *, instrument: str | None = None, silences: bool = False
+    ) -> list[dict[str, Any]]:
+        """What each day from ``start`` to ``end``, both included, is worth; with ``silences`` each silence of it.
+
+        >>> [one["condition"] for one in td.conditions("exchange_a_spot_trades", "1970-01-01", "1970-01-02")]
+        ['missing', 'missing']
+        """
+        query = _present(
+            **{"dataset": dataset, "from": iso(start, "start")[:10], "to": iso(end, "end")[:10]},
+            instrument=instrument,
+            silences="list" if silences else None,
+        )
+        found: list[dict[str, Any]] = self._http.json("GET", f"/v1/conditions?{urlencode(query)}")["conditions"]
+        return found
+
     def coverage(
         self,
         dataset: str,

@@ -35,6 +35,7 @@ _COMMITMENTS = {
     "rows_hash": "rows_hash_commitment",
     "events_sha256": "events_commitment",
     "rows_sha256": "rows_commitment",
+    "facts": "facts_commitment",
 }
 Source: TypeAlias = Callable[[str], "bytes | None"]
 
