@@ -29,22 +29,28 @@ export function listType({ request, response }: Exchange): ListType {
 
 type Item = Readonly<Record<string, unknown>>;
 
-/** @param columns of CSV: the members, and with a dot those of members that are objects */
-export function answerList(
+/**
+ * @param list.answer the whole answer in JSON, with the list in its member `name`
+ * @param list.columns of CSV: the members, and with a dot those of members that are objects; those that no item has are left out
+ */
+export function answerList<Name extends string>(
   exchange: Exchange,
   type: ListType,
-  list: { readonly name: string; readonly items: readonly Item[]; readonly next: string | null },
-  columns: readonly string[],
+  list: {
+    readonly answer: Readonly<Record<Name, readonly Item[]>> & { readonly next_cursor?: string | null };
+    readonly name: Name;
+    readonly columns: readonly string[];
+  },
 ): void {
-  const { name, items, next } = list;
+  const { answer, name, columns } = list;
+  const items: readonly Item[] = answer[name];
+  const next = answer.next_cursor ?? null;
   const text =
     type === NDJSON
       ? items.map((item) => `${JSON.stringify(item)}\n`).join('')
       : type === CSV
-        ? [columns, ...items.map((item) => columns.map((column) => cellOf(item, column)))]
-            .map((cells) => `${cells.join(',')}\n`)
-            .join('')
-        : JSON.stringify({ [name]: items, next_cursor: next });
+        ? csvOf(items, columns)
+        : JSON.stringify(answer);
   answerBytes(exchange, Buffer.from(text), {
     'Content-Type': type === CSV ? 'text/csv; charset=utf-8; header=present' : type,
     'Cache-Control': 'no-store',
@@ -52,10 +58,19 @@ export function answerList(
   });
 }
 
-/** Null is an empty field, and an empty text is quoted, as in rows. */
+function csvOf(items: readonly Item[], columns: readonly string[]): string {
+  const isAbsent = (column: string) =>
+    items.length > 0 && items.every((item) => item[column.split('.', 1)[0]] === undefined);
+  const shown = columns.filter((column) => !isAbsent(column));
+  const lines = [shown, ...items.map((item) => shown.map((column) => cellOf(item, column)))];
+  return lines.map((cells) => `${cells.join(',')}\n`).join('');
+}
+
+/** Null is an empty field, and an empty text is quoted, as in rows; names in a list have spaces between them. */
 function cellOf(item: Item, column: string): string {
   const value = column.split('.').reduce<unknown>((at, name) => (at as Item | null | undefined)?.[name], item);
   if (value === null || value === undefined) return '';
-  const text = typeof value === 'object' ? JSON.stringify(value) : String(value);
-  return text === '' || /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const isNames = Array.isArray(value) && value.every((one) => typeof one === 'string');
+  const text = isNames ? value.join(' ') : typeof value === 'object' ? JSON.stringify(value) : String(value);
+  return (text === '' && !isNames) || /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

@@ -4,15 +4,13 @@ import { DAY, DAY_MS, DAY_RULE, parseDay } from '../../shared/dates.ts';
 import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { INSTRUMENT_HEADERS, instrumentHeader, instrumentKey } from '../contract/instruments.ts';
-import { Problem } from '../contract/problems.ts';
 import { datasetKey, parsedText } from '../contract/shapes.ts';
-import { conditionsAnswer, type DayCondition, readConditions } from '../discovery/conditions.ts';
+import { conditionsAnswer, readConditions } from '../discovery/conditions.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import type { Instruments } from '../discovery/instruments.ts';
-import { answerBytes } from '../http/answer.ts';
+import { answerList, listType } from '../http/list-answer.ts';
 import { contractProblem, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Route, type RouteDoc } from '../http/routes.ts';
-import { mediaQuality } from '../render/representations.ts';
 import { openers } from '../rights/gate.ts';
 
 /** A century: more is a mistake. */
@@ -31,72 +29,14 @@ const parameters = z.strictObject({
     .meta({ description: '`list` adds every silence of each day.' }),
 });
 
-type Cells = Readonly<Record<string, string | number | null | undefined>>;
-
-/** A condition in one row; what it has not, for the dataset, has no column. */
-const cellsOf = (one: DayCondition): Cells => ({
-  day: one.day,
-  start_utc: one.start_utc,
-  end_utc: one.end_utc,
-  condition: one.condition,
-  reasons: one.reasons.join(' '),
-  ...('observed_increment' in one && {
-    price_increment: one.observed_increment?.price,
-    quantity_increment: one.observed_increment?.quantity,
-  }),
-  ...('silences' in one && {
-    silences_count: one.silences?.count,
-    silences_longest_ms: one.silences?.longest_ms,
-    silences_unknown: one.silences?.unknown,
-    silences_list: one.silences?.list && JSON.stringify(one.silences.list),
-  }),
-  ...('ids_missing' in one && { ids_missing: one.ids_missing }),
-  ...('repeats' in one && { repeats: one.repeats }),
-  ...('first' in one && { first: one.first, last: one.last }),
-  ...('document' in one && {
-    document_name: one.document?.name,
-    document_sha256: one.document?.sha256,
-    document_captured_utc: one.document?.captured_utc,
-  }),
-  ...('revisions' in one && { revisions: one.revisions?.length }),
-});
-
-const cell = (value: Cells[string]): string => {
-  const text = value === null || value === undefined ? '' : String(value);
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-};
-
-function csvOf(conditions: readonly DayCondition[]): string {
-  const rows = conditions.map(cellsOf);
-  const lines = [Object.keys(rows[0]).join(','), ...rows.map((row) => Object.values(row).map(cell).join(','))];
-  return `${lines.join('\r\n')}\r\n`;
-}
-
-type Answer = Parameters<typeof conditionsAnswer.encode>[0];
-
-const FORMS: readonly { readonly type: string; readonly contentType: string; body(answer: Answer): string }[] = [
-  { type: 'application/json', contentType: 'application/json', body: (answer) => JSON.stringify(answer) },
-  {
-    type: 'application/x-ndjson',
-    contentType: 'application/x-ndjson',
-    body: ({ conditions }) => conditions.map((one) => `${JSON.stringify(one)}\n`).join(''),
-  },
-  {
-    type: 'text/csv',
-    contentType: 'text/csv; charset=utf-8; header=present',
-    body: ({ conditions }) => csvOf(conditions),
-  },
+/** Of CSV. */
+const COLUMNS = [
+  ...['day', 'start_utc', 'end_utc', 'condition', 'reasons', 'observed_increment.price', 'observed_increment.quantity'],
+  ...['count', 'longest_ms', 'unknown', 'list'].map((name) => `silences.${name}`),
+  ...['ids_missing', 'repeats', 'first', 'last'],
+  ...['name', 'sha256', 'captured_utc'].map((name) => `document.${name}`),
+  'revisions',
 ];
-
-/** @throws Problem NOT_ACCEPTABLE */
-function formFor(accept: string | undefined): (typeof FORMS)[number] {
-  const [best] = FORMS.map((form) => ({ form, quality: mediaQuality(accept, form.type) }))
-    .filter(({ quality }) => quality > 0)
-    .sort((a, b) => b.quality - a.quality);
-  if (best) return best.form;
-  const types = FORMS.map(({ type }) => type).join(', ');
-  throw new Problem('NOT_ACCEPTABLE', `The Accept header names no type of this path. Accept one of ${types}.`);
-}
 
 export function conditionsRoute({
   inspector,
@@ -115,9 +55,8 @@ export function conditionsRoute({
     access: 'read',
     doc: conditionsDoc,
     async handle(exchange) {
-      const { request, response, url, caller } = exchange;
-      response.appendHeader('Vary', 'Accept');
-      const form = formFor(request.headers.accept);
+      const { response, url, caller } = exchange;
+      const type = listType(exchange);
       const { dataset: key, from, to, instrument, silences } = queryParams(url, parameters);
       const base = DATASETS.get(key) as DatasetDefinition & { readonly key: DatasetKey };
       caller.requireAny(base);
@@ -134,10 +73,8 @@ export function conditionsRoute({
           mayRead: (synthetic) => mayOpen(key, synthetic),
         }),
       );
-      answerBytes(exchange, Buffer.from(form.body(answer)), {
-        'Content-Type': form.contentType,
-        ...instrumentHeader(dataset),
-      });
+      for (const [name, value] of Object.entries(instrumentHeader(dataset))) response.setHeader(name, value);
+      answerList(exchange, type, { answer, name: 'conditions', columns: COLUMNS });
     },
   };
 }

@@ -112,11 +112,11 @@ function listRoute({ inspector, instruments, rights }: RevisionsDeps): Route {
       caller.requireAny(base);
       const dataset = await instruments.ofPath(caller, base, instrument);
       const mayOpen = openers(rights);
-      const { revisions: items, next_cursor: next } = await inspector.run(exchange, (session) =>
+      const answer = await inspector.run(exchange, (session) =>
         readRevisions(session, dataset, { after, limit }, mayOpen),
       );
       for (const [name, value] of Object.entries(instrumentHeader(dataset))) response.setHeader(name, value);
-      answerList(exchange, type, { name: 'revisions', items, next }, COLUMNS);
+      answerList(exchange, type, { answer, name: 'revisions', columns: COLUMNS });
     },
   };
 }

@@ -214,13 +214,13 @@ test('the formats have the same days', async () => {
   const csv = await get(query, { accept: 'text/csv' });
   const [header, ...rows] = csv.text
     .trimEnd()
-    .split('\r\n')
+    .split('\n')
     .map((line) => line.split(','));
   expect(csv.headers['content-type']).toBe('text/csv; charset=utf-8; header=present');
   const column = (name: string) => rows.map((row) => row[header.indexOf(name)]);
   expect(column('condition')).toEqual(json.conditions.map(({ condition }: Json) => condition));
   expect(column('reasons')[1]).toBe('silence_unknown');
-  expect(column('price_increment')).toEqual(['0.05', '0.05', '10', '', '0.05', '']);
+  expect(column('observed_increment.price')).toEqual(['0.05', '0.05', '10', '', '0.05', '']);
   expect((await get(query, { accept: 'text/html' })).json.code).toBe('NOT_ACCEPTABLE');
 });
 
