@@ -45,11 +45,10 @@ const WORDS: Readonly<Record<TableReader, string>> = {
   'clickhouse, a table': 'deltaLakeLocal',
   'spark, a table': 'spark.read',
 };
-/** What a session of Spark is begun with, as `pyspark` does. */
+/** As `pyspark --jars` begins. */
 const SPARK = `import glob, os
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config(
-    "spark.jars", ",".join(glob.glob(os.environ["DELTA_JARS"] + "/*.jar"))).getOrCreate()
+os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[1] --conf spark.ui.enabled=false --jars " + ",".join(
+    glob.glob(os.environ["DELTA_JARS"] + "/*.jar")) + " pyspark-shell"
 `;
 
 /** @param maintains whether delta-rs is there, to do to a table what it can */
