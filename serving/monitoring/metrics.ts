@@ -209,7 +209,7 @@ export class Metrics {
     this.#set('tidemark_publisher_active', labels, overview.publisher === null ? 0 : 1);
     if (through !== null) this.#set('tidemark_proved_through_timestamp_seconds', labels, Date.parse(through) / 1000);
     this.#set('tidemark_proved_rows', labels, rows);
-    this.#set('tidemark_synthetic', labels, overview.synthetic && rows > 0 ? 1 : 0);
+    this.#set('tidemark_synthetic', labels, overview.synthetic ? 1 : 0);
     for (const state of ['missing', ...PARTITION_STATES] as const) {
       this.#set('tidemark_partitions', { dataset, state }, partitions[state]);
     }

@@ -72,9 +72,13 @@ export const METRICS = {
   tidemark_proved_through_timestamp_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Exclusive end of coverage, with several sources the earliest; absent while nothing is proved',
+    help: 'Exclusive end of coverage, with several sources the earliest, of an exchange that of its default instrument; absent while nothing is proved',
   },
-  tidemark_proved_rows: { type: 'gauge', labels: OF_DATASET, help: 'Native rows of proved partitions' },
+  tidemark_proved_rows: {
+    type: 'gauge',
+    labels: OF_DATASET,
+    help: 'Native rows of proved partitions, of an exchange those of all its instruments',
+  },
   tidemark_ingested_rows_total: {
     ofProcess: true,
     type: 'counter',

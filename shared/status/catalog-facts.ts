@@ -123,12 +123,14 @@ const LOG_OF = `case when dataset_id > ${SLOTS} then dataset_id >> 8 else datase
 const OPEN_ARRIVAL = `left_at is null and coalesce(rows_added + rows_removed + rows_altered, 1) > 0 and exists (select from partitions p where p.dataset_id = late_arrivals.dataset_id
   and p.partition_key = late_arrivals.partition_key and p.state = 'proved' and p.attempt = late_arrivals.attempt)`;
 
+const DAYS_COUNTED = `count(*) as partitions, coalesce(sum(rows), 0) as rows, bool_or(synthetic) as synthetic from partitions
+    where (dataset_id in (${DAYS.join(', ')}) or dataset_id > ${SLOTS}) and state = 'proved'`;
+
 const STATEMENTS = {
   coverage: `select dataset_id, version, synthetic, proved::text from coverage`,
   runs: `select dataset_id, source_id, lower(span) as lower, upper(span) as upper, from_ms, through_ms, partitions, rows
     from coverage_spans order by dataset_id, source_id, span`,
-  days: `select dataset_id, count(*) as partitions, coalesce(sum(rows), 0) as rows from partitions
-    where (dataset_id in (${DAYS.join(', ')}) or dataset_id > ${SLOTS}) and state = 'proved' group by dataset_id`,
+  days: `select dataset_id, ${DAYS_COUNTED} group by 1`,
   unproved: `select dataset_id, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
   // A file day has no span, and its source is that of the dataset.
   unprovedSpans: `select dataset_id, source_id, coalesce(lower(span), from_ms) as lower, coalesce(upper(span), to_ms) as upper
@@ -150,6 +152,7 @@ const STATEMENTS = {
 
 /** For monitors: what any instrument has is the exchange's. An operator sees each instrument apart. */
 const OF_ALL = {
+  days: `select ${LOG_OF}, ${DAYS_COUNTED} group by 1`,
   unproved: `select ${LOG_OF}, state, count(*) as partitions from partitions where state <> 'proved' group by 1, 2`,
   late: `select ${LOG_OF}, count(*) as documents from ledger where kind = 'late_arrival_refused' group by 1`,
   lateOpen: `select ${LOG_OF}, count(*) as documents from late_arrivals where ${OPEN_ARRIVAL} group by 1`,
@@ -260,14 +263,16 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
   const [day] = of('days');
   const [checkpoint] = of('checkpoints');
   const runs = of('runs');
+  const isOfDays = DAYS.includes(baseOf(dataset).number);
   const total = (column: string) => runs.reduce((sum, row) => sum + Number(row[column]), 0);
   const unproved = (state: PartitionState) =>
     Number(of('unproved').find((row) => row.state === state)?.partitions ?? 0);
   const holder = (lock: number): string | undefined => of('locks').find((row) => row.lock === lock)?.name;
   return {
     version: Number(coverage?.version ?? 0),
-    synthetic: coverage?.synthetic ?? false,
-    runs: DAYS.includes(baseOf(dataset).number) ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
+    // A sample that went leaves its mark on the coverage until a real row is proved.
+    synthetic: isOfDays ? (day?.synthetic ?? false) : runs.length > 0 && coverage.synthetic,
+    runs: isOfDays ? runsOfDays(dataset, coverage?.proved ?? '{}') : runs.map(runOf),
     partitions: {
       publishing: unproved('publishing'),
       published: unproved('published'),

@@ -386,6 +386,15 @@ test('GET /v1/instruments lists what is configured and what was ever proved', as
   expect([wrong.status, wrong.json.errors[0].pointer]).toEqual([409, '?dataset']);
 });
 
+test('monitors count what all instruments of an exchange have proved', async () => {
+  const { json } = await get('/v1/ops/status');
+  const { rows, partitions, synthetic } = json.datasets.find(({ dataset }: Json) => dataset === A.key);
+  expect([rows, partitions.proved, synthetic]).toEqual([5 * ROWS, 5, false]);
+  const { text } = await get('/metrics');
+  expect(text).toContain(`tidemark_proved_rows{dataset="${A.key}"} ${5 * ROWS}\n`);
+  expect(text).toContain(`tidemark_partitions{dataset="${A.key}",state="proved"} 5\n`);
+});
+
 test('the client lists instruments, names one in each request, and says whose an answer is', async () => {
   const options = { baseUrl: exports.serving.url, apiKey: API_KEY };
   const data = new HistoricalData(options);

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { keepRecounted, verifyPartition } from '../../pipelines/projector/verify.ts';
+import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { projectionOf } from '../../pipelines/sources/index.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect } from '../../shared/db/connect.ts';
@@ -326,6 +327,21 @@ describe('three days', () => {
 });
 
 describe('a synthetic sample', () => {
+  test('that the first real day of another instrument retires is not told of any more', async () => {
+    await using own = await System.create();
+    const env = { SVC_EXCHANGE_A_ALSO: 'ETHUSDT' };
+    await writeDocument(own.vendor, DAYS[0], csvOfDay(0));
+    expect((await own.backfill(DAYS[0], DAYS[0])).exit).toBe(0);
+    await own.rows('update partitions set synthetic = true');
+    await own.rows('update coverage set synthetic = true where dataset_id = 1');
+    const statusOf = async () => (await own.run(['status', DATASET], env)).json.datasets[0];
+    expect(await statusOf()).toMatchObject({ synthetic: true, rows: ROWS });
+    await writeDay({ directory: own.vendor, symbol: 'ETHUSDT', day: DAYS[0], rows: 5, seed: 1, timeUnit: 'ms' });
+    const range = ['--from', DAYS[0], '--to', DAYS[0]];
+    expect((await own.run(['backfill', DATASET, ...range, '--instrument', 'ETHUSDT'], env)).exit).toBe(0);
+    expect(await statusOf()).toMatchObject({ synthetic: false, rows: 0 });
+  });
+
   test('is retired by the first real day, all of it, and does not come back', async () => {
     await using own = await System.create();
     system = own;
