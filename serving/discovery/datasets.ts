@@ -1,6 +1,7 @@
 /** Describes one dataset for GET /v1/datasets: its declaration, its rights, and its availability at one moment. */
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
+import { instrumentsOf } from '../../shared/db/instruments.ts';
 import { CONDITION_MEMBERS, conditionMembers } from '../../shared/proof/conditions.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
 import { type Mode, type PartitionKind, SERIES_SOURCE, seriesValues } from '../../shared/registry/definition.ts';
@@ -75,6 +76,16 @@ export async function readAvailability(session: Session): Promise<(dataset: Data
       series: keys.map((values) => Object.fromEntries(seriesKey.map((name, index) => [name, values[index]]))),
     };
   };
+}
+
+/** The other instruments that hold rows of their vendor's, as far as anybody can tell: what a grant for the sample does not cover. */
+const REAL_OTHERS = `select dataset_id::text, key from series s where dataset_id > ${SLOTS} and (
+    exists (select from coverage c where c.dataset_id = s.dataset_id and not synthetic and proved <> '{}')
+    or exists (select from partitions p where p.dataset_id = s.dataset_id and state = 'proved' and not synthetic))`;
+
+export async function readRealOthers(session: Session): Promise<DatasetDefinition[]> {
+  const rows = await session.rows(REAL_OTHERS);
+  return instrumentsOf(rows.map(([number, key]) => ({ dataset_id: Number(number), key: key! })));
 }
 
 async function readCounts(session: Session): Promise<(dataset: DatasetDefinition) => Availability> {
@@ -153,7 +164,9 @@ const rights = z.strictObject({
   serving_state: z.enum(['promoted', 'shadow']).describe('A dataset in `shadow` is proved but not served.'),
   refused_with: problemCode
     .nullable()
-    .describe('The code with which the service refuses every read; null if the dataset is served.'),
+    .describe(
+      'The code with which the service refuses reads, of an exchange those of any instrument that the key covers; null if it serves them.',
+    ),
 });
 
 const availability = z.strictObject({

@@ -131,11 +131,11 @@ export interface RightsReport {
   readonly rights_state: RightsState | null;
   readonly rights_provisional: boolean | null;
   readonly serving_state: 'promoted' | 'shadow';
-  /** The code that refuses any read, even with the caller's own credentials; null: the dataset is served. */
+  /** The code that refuses reads, even with the caller's own credentials; null: the dataset is served. */
   readonly refused_with: ProblemCode | null;
 }
 
-/** @param holdsReal whether rows are proved that do not belong to the sample. */
+/** @param holdsReal whether rows are proved, of any instrument, that do not belong to the sample. */
 export function reportRights(store: RightsStore, dataset: DatasetKey, holdsReal: boolean): RightsReport {
   const rights = unlessProblem(() => rightsOf(store, dataset));
   const grant = unlessProblem(() => {

@@ -3,7 +3,14 @@
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
-import { datasetsAnswer, describeDataset, KNOWN, NOTHING, readAvailability } from '../discovery/datasets.ts';
+import {
+  datasetsAnswer,
+  describeDataset,
+  KNOWN,
+  NOTHING,
+  readAvailability,
+  readRealOthers,
+} from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { requireJson } from '../http/answer.ts';
 import { answerDocument, TAGGED, UNCHANGED } from '../http/document.ts';
@@ -35,12 +42,17 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
     async handle(exchange) {
       requireJson(exchange.request);
       queryParams(exchange.url, NO_PARAMETERS);
-      const availabilityOf = await inspector.run(exchange, readAvailability);
+      const { availabilityOf, others } = await inspector.run(exchange, async (session) => ({
+        availabilityOf: await readAvailability(session),
+        others: await readRealOthers(session),
+      }));
+      const real = others.filter((one) => exchange.caller.covers(one));
       const datasets = [...DATASETS.values()]
         .filter(({ key }) => exchange.caller.coversAny(key))
         .map((dataset) => {
           const available = exchange.caller.covers(dataset) ? availabilityOf(dataset) : NOTHING;
-          const holdsReal = available.partitions > 0 && !available.synthetic;
+          const holdsReal =
+            (available.partitions > 0 && !available.synthetic) || real.some(({ base }) => base === dataset);
           return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
         });
       const answer = Buffer.from(JSON.stringify({ datasets, operators: OPERATORS_OF, known: KNOWN }));

@@ -11,7 +11,7 @@ import type { FrameReader } from '../../serving/read/frame/frame.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import { EXPORT, type Exports, startExports } from '../support/exports.ts';
-import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
+import { claimOther, DATASET, loadDays, randomDay } from '../support/load-rows.ts';
 import { type Answer, eventually, OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv, testLogger } from '../support/stack.ts';
 
@@ -143,6 +143,16 @@ describe('real rows under the sample matrix', () => {
     await mark(true);
     expect(await rightsOf(DATASET)).toMatchObject({ refused_with: null });
   });
+});
+
+test('GET /v1/datasets says that reads of an instrument are refused, though the default has nothing but its sample', async () => {
+  await mark(true);
+  const eth = await claimOther(env.databaseUrl, DATASET, 'ETHUSDT');
+  await loadDays(env.databaseUrl, [randomDay('2024-03-01', 10, 1000, 1)], { dataset: eth });
+  expect(outcome(await query({ n_rows: 3, instrument: 'ETHUSDT' }))).toEqual(REFUSED);
+  const { json } = await exports.get('/v1/datasets');
+  const { rights } = json.datasets.find(({ key }: { key: string }) => key === DATASET);
+  expect(rights).toMatchObject({ refused_with: REFUSED[1] });
 });
 
 describe('what becomes real after it was asked about', () => {
