@@ -88,6 +88,12 @@ describe('the command', () => {
     expect((await keys('revoke', 'Desk.of_A-1')).json).toEqual(revoked.json);
   });
 
+  test('adds a key for an instrument that nobody reads, and says so', async () => {
+    const of = async (name: string, symbol: string) =>
+      (await keys('add', name, '--scopes', 'read', '--datasets', `${DATASET}:${symbol}`)).json.unknown_instruments;
+    expect([await of('unread', 'ETHUSD'), await of('default', 'BTCUSDT')]).toEqual([[`${DATASET}:ETHUSD`], undefined]);
+  });
+
   const ADD = ['add', 'refused', '--scopes', 'read'];
   test.each<[readonly string[], RegExp, string?]>([
     [['add', 'refused', '--scopes', 'read,write'], /--scopes: "write" is none of read, export, operate, metrics/],

@@ -1,7 +1,10 @@
 /** `keys`: makes, lists, revokes and rotates the named keys of callers. A running service notices within a second. */
 
+import { isInstrument } from '../../../shared/config/instruments.ts';
+import type { Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS, parseDay, parseInstant } from '../../../shared/dates.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
+import { registeredInstruments } from '../../../shared/db/instruments.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { isKeyName, SCOPES, type Scope } from '../../../shared/keys/key.ts';
 import { addKey, type KeyRow, type KeyTerms, listKeys, revokeKey, rotateKey } from '../../../shared/keys/store.ts';
@@ -24,7 +27,18 @@ export async function add(command: ParsedCommand): Promise<number> {
   const terms = termsOf(name, command.values);
   await using owner = await openOwner(command);
   const { key, text } = await addKey(owner.client, name, terms);
-  return showSecret(owner, 'add', key, text);
+  return showSecret(owner, 'add', key, text, await unknownInstruments(owner, terms.datasets ?? []));
+}
+
+/** A key may be made before its instruments are read; a symbol that was mistyped looks the same. */
+async function unknownInstruments({ client, settings }: Owner, datasets: readonly string[]): Promise<string[]> {
+  const claimed = await registeredInstruments(client);
+  return datasets.filter((name) => {
+    const [key, symbol] = name.split(':', 2);
+    const base = DATASETS.get(key)!;
+    const symbols = claimed.filter((one) => one.base === base).flatMap(({ instrument }) => instrument ?? []);
+    return symbol !== undefined && !isInstrument(settings, base, symbol, symbols);
+  });
 }
 
 export async function rotate(command: ParsedCommand): Promise<number> {
@@ -51,19 +65,31 @@ export async function revoke(command: ParsedCommand): Promise<number> {
 interface Owner extends AsyncDisposable {
   readonly client: Client;
   readonly output: Output;
+  readonly settings: Settings;
 }
 
 /** Keys are made by the role that owns the tables. */
 async function openOwner(command: ParsedCommand): Promise<Owner> {
   await using opened = new AsyncDisposableStack();
-  const { databaseUrls, signal, output } = opened.use(await openContext(command, 'keys'));
+  const { databaseUrls, signal, output, settings } = opened.use(await openContext(command, 'keys'));
   const client = opened.use(await connect({ url: databaseUrls.owner, name: 'tidemark keys', signal }));
   const kept = opened.move();
-  return { client, output, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+  return { client, output, settings, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-function showSecret({ output }: Owner, action: 'add' | 'rotate', key: KeyRow, text: string): number {
-  output.answer({ ...HEAD, action, secret: text, keys: [shown(key)] }, () => secretText(key, text));
+function showSecret(
+  { output }: Owner,
+  action: 'add' | 'rotate',
+  key: KeyRow,
+  text: string,
+  unknown: readonly string[] = [],
+): number {
+  const answer = {
+    ...{ ...HEAD, action, secret: text, keys: [shown(key)] },
+    ...(unknown.length > 0 && { unknown_instruments: unknown }),
+  };
+  const lines = unknown.map((name) => `\nunknown   ${name} is neither configured nor was it ever read`);
+  output.answer(answer, () => `${secretText(key, text)}${lines.join('')}`);
   return EXIT.DONE;
 }
 
