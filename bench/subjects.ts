@@ -5,6 +5,7 @@ import { exports } from './export.ts';
 import { facts } from './facts.ts';
 import { frame } from './frame.ts';
 import { ingest } from './ingest.ts';
+import { instruments } from './instruments.ts';
 import { klines } from './klines.ts';
 import { lake } from './lake.ts';
 import { load } from './load.ts';
@@ -20,6 +21,7 @@ export const SUBJECTS: readonly Subject[] = [
   frame,
   exports,
   lake,
+  instruments,
   bitcoin,
   load,
   changes,
