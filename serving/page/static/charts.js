@@ -158,7 +158,7 @@ class Chart extends Component {
 export const CandleChart = ({ points, label }) =>
   html`<${Chart} data=${points} label=${label} height=${340} draw=${(plot) => candleSeries(plot).show(points)} />`;
 
-/** Not told apart by colour alone: one that is proved reaches over the whole height. */
+/** Colour is not all by which they differ: one that is proved reaches over the whole height. */
 const SILENCES = [
   { name: '--silence', height: 1 },
   { name: '--unknown', height: 0.5 },
