@@ -14,7 +14,7 @@ const LISTED = 20;
 /** Shown before and after a silence. */
 const AROUND_MS = 5 * 60_000;
 
-const clock = (utc) => utc.slice(11, 23);
+const clock = (utc) => utc.slice(11, 19);
 
 export class Worth extends Component {
   #latest = new Latest();
