@@ -87,10 +87,18 @@ export class Changes {
 
   /** The revisions of a dataset, page by page. @throws HistoricalDataError, or the reason of the signal */
   async *revisions(
-    { dataset, instrument }: { readonly dataset: DatasetKey; readonly instrument?: string },
+    {
+      dataset,
+      instrument,
+      partition,
+    }: { readonly dataset: DatasetKey; readonly instrument?: string; readonly partition?: string },
     { signal }: Options = {},
   ): AsyncGenerator<Revision> {
-    const query = new URLSearchParams({ dataset, ...(instrument === undefined ? {} : { instrument }) });
+    const query = new URLSearchParams({
+      dataset,
+      ...(instrument === undefined ? {} : { instrument }),
+      ...(partition === undefined ? {} : { partition }),
+    });
     for (let cursor: string | null = ''; cursor !== null; ) {
       if (cursor !== '') query.set('cursor', cursor);
       const headers = { Accept: 'application/json' };

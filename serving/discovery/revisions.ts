@@ -9,7 +9,7 @@ import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/
 import { baseNumber, type Instrument } from '../../shared/registry/instruments.ts';
 import { instrumentOfKey } from '../../shared/registry/keys.ts';
 import { instrumentMember } from '../contract/instruments.ts';
-import { int2, int8, Params } from '../db/pg-messages.ts';
+import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Coverable } from '../http/caller.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import type { MayOpen } from '../rights/gate.ts';
@@ -79,10 +79,12 @@ const PAGE_SQL = `select l.leaf_index::text, l.kind, convert_from(l.body, 'UTF8'
     and n.entry_id > l.entry_id and n.leaf_index is not null and (n.kind in ('proved', 'revised')
       or n.kind in ('quarantined', 'retracted') and n.attempt = l.attempt)
     order by n.entry_id limit 1) n on l.kind <> 'refused'
-  where l.dataset_id = $1 and l.leaf_index >= $2 and (l.kind in ('proved', 'revised') or a.revision_id is not null)
+  where l.dataset_id = $1 and l.leaf_index >= $2 and ($4 = '' or l.partition_key = $4) and (l.kind in ('proved', 'revised') or a.revision_id is not null)
   order by l.leaf_index limit $3`;
 
 export interface RevisionPage {
+  /** Of this partition alone. */
+  readonly partition: string | undefined;
   /** Revisions behind this change. */
   readonly after: number;
   readonly limit: number;
@@ -91,11 +93,11 @@ export interface RevisionPage {
 export async function readRevisions(
   session: Session,
   dataset: DatasetDefinition,
-  { after, limit }: RevisionPage,
+  { partition = '', after, limit }: RevisionPage,
   mayOpen: MayOpen,
 ): Promise<{ revisions: Revision[]; next_cursor: string | null }> {
   const params = new Params();
-  for (const param of [int2(dataset.number), int8(after), int8(limit + 1)]) params.add(param);
+  for (const param of [int2(dataset.number), int8(after), int8(limit + 1), text(partition)]) params.add(param);
   const rows = await session.rows(PAGE_SQL, params);
   const revisions = rows.slice(0, limit).map((row) => revisionOf(dataset, row, mayOpen));
   return { revisions, next_cursor: rows.length > limit ? String(revisions.at(-1)!.id) : null };

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { keptObject } from '../../shared/config/settings.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { TEXT_RULE, WITHOUT_NUL } from '../contract/filters.ts';
 import { INSTRUMENT_HEADERS, instrumentHeader, instrumentKey } from '../contract/instruments.ts';
 import { Problem } from '../contract/problems.ts';
 import { datasetKey, parsedText } from '../contract/shapes.ts';
@@ -32,6 +33,12 @@ const NUMBER = /^[1-9]\d{0,14}$/;
 const parameters = z.strictObject({
   dataset: datasetKey.meta({ description: 'Revisions of this dataset.' }),
   instrument: instrumentKey,
+  partition: z
+    .string()
+    .min(1, { error: 'must name a partition' })
+    .regex(WITHOUT_NUL, { error: TEXT_RULE })
+    .optional()
+    .meta({ description: 'Revisions of this partition alone, as the answer and `/v1/coverage` spell it.' }),
   limit: parsedText((text) => {
     const limit = /^[1-9]\d{0,3}$/.test(text) ? Number(text) : 0;
     return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
@@ -107,13 +114,13 @@ function listRoute({ inspector, instruments, rights }: RevisionsDeps): Route {
     async handle(exchange) {
       const { url, caller, response } = exchange;
       const type = listType(exchange);
-      const { dataset: key, instrument, limit = DEFAULT_PAGE, cursor: after = 0 } = queryParams(url, parameters);
+      const { dataset: key, instrument, partition, limit = DEFAULT_PAGE, cursor } = queryParams(url, parameters);
       const base = datasetParam(key);
       caller.requireAny(base);
       const dataset = await instruments.ofPath(caller, base, instrument);
       const mayOpen = openers(rights);
       const answer = await inspector.run(exchange, (session) =>
-        readRevisions(session, dataset, { after, limit }, mayOpen),
+        readRevisions(session, dataset, { partition, after: cursor ?? 0, limit }, mayOpen),
       );
       for (const [name, value] of Object.entries(instrumentHeader(dataset))) response.setHeader(name, value);
       answerList(exchange, type, { answer, name: 'revisions', columns: COLUMNS });

@@ -75,6 +75,13 @@ describe('revisions', () => {
     ]);
   });
 
+  test('are those of one partition where the request names it', async () => {
+    const list = await revisions();
+    expect(await revisions(serving, `&partition=${SECOND}`)).toEqual(list.slice(1));
+    expect(await revisions(serving, '&partition=2024-02-03')).toEqual([]);
+    expect((await get(`/v1/revisions?dataset=${DATASET}&partition=`)).json.code).toBe('QUERY_CONTRACT_ERROR');
+  });
+
   test('come as JSON, NDJSON and CSV, in pages that follow each other', async () => {
     const list = await revisions();
     const path = `/v1/revisions?dataset=${DATASET}`;
@@ -192,6 +199,8 @@ test('the client has all of them, and monitors how many wait for an operator', a
     new Changes({ baseUrl: serving.url, apiKey: API_KEY }).revisions({ dataset: DATASET }),
   );
   expect(all).toEqual(await revisions());
+  const one = new Changes({ baseUrl: serving.url, apiKey: API_KEY }).revisions({ dataset: DATASET, partition: FIRST });
+  expect(await Array.fromAsync(one)).toEqual(all.slice(0, 1));
   expect(await openArrivals()).toBe('1');
   expect((await system.status()).late_arrivals_open).toBe(1);
 });

@@ -178,6 +178,32 @@ for (const { file, program, options } of RATIOS) {
   });
 }
 
+const GAP = { file: 'gap.ts' };
+
+test(`examples/${GAP.file} says of the longest gap whether it is real, or why the service refuses`, async () => {
+  const example = [process.execPath, join(ROOT, 'examples', GAP.file)];
+  const { exit, stdout, stderr } = await run(example);
+  expect([exit, stderr]).toEqual([0, '']);
+  const [first, second, gap, verdict] = stdout.trimEnd().split('\n');
+  expect([first, second]).toEqual(DAYS.map((day) => `${day} available`));
+  // The longest time between two lines of the files, by what they say themselves.
+  const lines = DAYS.flatMap((day, index) =>
+    csvOf({ day, rows: ROWS, firstId: 1 + index * ROWS, seed: index, timeUnit: 'ms' })
+      .trimEnd()
+      .split('\n'),
+  ).map((line) => line.split(',').map(Number));
+  const longest = Math.max(...lines.slice(1).map(([, , , , at], index) => at - lines[index][4]));
+  const at = lines.findIndex(([, , , , ms], index) => lines[index + 1]?.[4] - ms === longest);
+  expect(longest).toBeGreaterThan(60_000);
+  const [from, to] = [at, at + 1].map((index) => new Date(lines[index][4]).toISOString());
+  const ids = `the ids ${lines[at][0]} and ${lines[at + 1][0]}`;
+  expect(gap).toBe(`${from} to ${to}: ${longest / 1000} s without a trade, between ${ids}`);
+  expect(verdict).toBe('The gap is real: the ids follow each other.');
+  const refused = await run(example, 'wrong');
+  expect([refused.exit, refused.stdout]).toEqual([1, '']);
+  expect(refused.stderr).toContain('AUTH_INVALID_API_KEY');
+});
+
 // `raise_for_status` says only "409 Client Error: Conflict".
 givenTool(SNIPPET_PYTHON).test('the Python that the page shows ends with what the service says', async () => {
   const request = { path: '/v1/raw/query', body: { sources: [DATASET], n_rows: 0 } };
@@ -199,7 +225,7 @@ givenTool(PYTHON).test('README.md and docs/python.md: the first lines show kline
 describe('examples/README.md', () => {
   test('names every program', async () => {
     const page = await readFile(join(ROOT, 'examples/README.md'), 'utf8');
-    for (const { file } of [...PROGRAMS, ...BACKTESTS, ...RATIOS]) expect(page.split(file)).toHaveLength(3);
+    for (const { file } of [...PROGRAMS, ...BACKTESTS, ...RATIOS, GAP]) expect(page.split(file)).toHaveLength(3);
   });
 });
 

@@ -1,6 +1,6 @@
 /** What the page's charts, calendar and links make of answers. */
 import { expect, test } from 'vitest';
-import { daysOf, rowDaysRequest } from '../../serving/page/static/days.js';
+import { daysOf, rowDaysRequest, shownState, silentSlots } from '../../serving/page/static/days.js';
 import { findingsOf } from '../../serving/page/static/findings.js';
 import { numberText, stretch } from '../../serving/page/static/format.js';
 import { hashOf, placeOf } from '../../serving/page/static/place.js';
@@ -48,8 +48,41 @@ test('proved days without rows were shown as those with rows', () => {
     const { stateOf } = daysOf(coverage, undefined, withRows);
     return [0, 1, 2, 3].map((day) => stateOf(from + day * DAY));
   };
-  expect(states()).toEqual(['proved', 'proved', 'proved', 'none']);
-  expect(states(new Set(['2024-01-01', '2024-01-03']))).toEqual(['proved', 'empty', 'proved', 'none']);
+  expect(states()).toEqual(['available', 'available', 'available', 'none']);
+  expect(states(new Set(['2024-01-01', '2024-01-03']))).toEqual(['available', 'empty', 'available', 'none']);
+});
+
+test('a day is shown by its condition, and what coverage knows besides', () => {
+  const of = (state: 'available' | 'part' | 'empty' | 'missing' | 'none', condition: string, ...reasons: string[]) =>
+    shownState(state, { condition, reasons });
+  expect(shownState('part', undefined)).toBe('part');
+  expect([of('part', 'available'), of('empty', 'available'), of('missing', 'available')]).toEqual([
+    'part',
+    'empty',
+    'available',
+  ]);
+  expect([of('available', 'degraded', 'ids_missing'), of('none', 'pending')]).toEqual(['degraded', 'pending']);
+  expect([of('available', 'missing', 'retracted'), of('missing', 'missing', 'not_proved')]).toEqual([
+    'quarantined',
+    'missing',
+  ]);
+  // Nothing is missing where nothing was to be expected.
+  expect([of('missing', 'missing', 'not_listed'), of('none', 'missing', 'not_proved')]).toEqual(['none', 'none']);
+});
+
+test('each silence marks slots of the day: those that it fills for the most part, one at least', () => {
+  const view = { fromMs: Date.parse('2024-01-01T00:00:00Z'), toMs: Date.parse('2024-01-01T00:10:00Z'), sizeMs: 60_000 };
+  const silence = (from: string, to: string, state: string) => ({ from_utc: `${from}Z`, to_utc: `${to}Z`, state });
+  const slots = silentSlots(
+    [
+      silence('2023-12-31T23:00:00', '2024-01-01T00:01:31', 'unknown'),
+      silence('2024-01-01T00:03:29.5', '2024-01-01T00:04:30.5', 'proved'),
+      silence('2024-01-01T00:08:31', '2024-01-02T08:00:00', 'proved'),
+    ],
+    view,
+  );
+  expect(slots.map(({ value }) => value)).toEqual([2, 2, 0, 1, 1, 0, 0, 0, 0, 1]);
+  expect([slots[0].time, slots[9].time]).toEqual([view.fromMs / 1000, view.toMs / 1000 - 60]);
 });
 
 test('which days have rows is asked for where a day is no partition of its own', () => {

@@ -86,7 +86,7 @@ export async function ask(path, request) {
 
 /**
  * Reads rows as they arrive, and stops when the page has as many as it can show.
- * @param {{ path: string, body: object }} request
+ * @param {{ path: string, body?: object }} request
  * @param {AbortSignal} signal
  */
 export async function readRows({ path, body }, signal) {
@@ -126,11 +126,11 @@ async function readInto(rows, body, stop) {
 
 /**
  * Gives the whole answer to the reader as a file.
- * @param {{ path: string, body: object }} request
+ * @param {{ path: string, body?: object, accept?: string }} request
  * @param {string} name of the file
  */
-export async function download({ path, body }, name) {
-  const response = await send(path, { body, accept: 'text/csv' });
+export async function download({ path, body, accept = 'text/csv' }, name) {
+  const response = await send(path, { body, accept });
   const url = URL.createObjectURL(await whole(undefined, () => response.blob()));
   Object.assign(document.createElement('a'), { href: url, download: name }).click();
   URL.revokeObjectURL(url);

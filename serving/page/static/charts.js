@@ -70,8 +70,9 @@ export function chartIn(box, { height, scroll = false }) {
  * Shades times over the whole height, behind the series that are added after it. The chart fits what it draws to the last point
  * that has a value, so points for all times make it fit all of them.
  * @param {ReturnType<typeof chartIn>} plot
+ * @param {readonly { name: string, height: number }[]} [shades] the custom property of each value's colour, from 1 on, and how high it reaches
  */
-export function shadeSeries(plot) {
+export function shadeSeries(plot, shades = [{ name: '--shade', height: 1 }]) {
   const series = plot.chart.addSeries(HistogramSeries, {
     priceScaleId: 'shade',
     priceLineVisible: false,
@@ -82,12 +83,14 @@ export function shadeSeries(plot) {
   /** @type {readonly any[]} */
   let shown = [];
   const paint = () => {
-    const shade = colour('--shade');
-    series.setData(shown.map((point) => ({ ...point, color: point.value === 1 ? shade : 'transparent' })));
+    const drawn = shades.map(({ name, height }) => ({ value: height, color: colour(name) }));
+    series.setData(
+      shown.map(({ time, value }) => ({ time, ...(drawn[value - 1] ?? { value: 0, color: 'transparent' }) })),
+    );
   };
   plot.onPaint(paint);
   return {
-    /** @param {readonly { time: number, value: 0 | 1 }[]} points 1: shaded */
+    /** @param {readonly { time: number, value: number }[]} points 0: not shaded */
     show(points) {
       shown = points;
       paint();
@@ -154,6 +157,19 @@ class Chart extends Component {
 
 export const CandleChart = ({ points, label }) =>
   html`<${Chart} data=${points} label=${label} height=${340} draw=${(plot) => candleSeries(plot).show(points)} />`;
+
+/** Colour is not all by which they differ: one that is proved reaches over the whole height. */
+const SILENCES = [
+  { name: '--silence', height: 1 },
+  { name: '--unknown', height: 0.5 },
+];
+
+/** @param {{ points: any, slots: readonly { time: number, value: number }[], label: string }} chart */
+export const SilenceChart = ({ points, slots, label }) =>
+  html`<${Chart} data=${points} label=${label} height=${240} draw=${(plot) => {
+    shadeSeries(plot, SILENCES).show(slots);
+    candleSeries(plot).show(points);
+  }} />`;
 
 /**
  * Lines on one time axis. Each unit has an axis of its own, in a pane of its own. A state holds until the next, so it is drawn as a step.

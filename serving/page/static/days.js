@@ -1,10 +1,10 @@
-/** The state of each day of a dataset, from what /v1/coverage says. This file does not use the DOM. */
+/** The state of each day of a dataset, from what /v1/coverage and /v1/conditions say. This file does not use the DOM. */
 import { frameFieldsOf } from './request.js';
 
 export const DAY_MS = 86_400_000;
 
 /** @typedef {{ from: number, to: number }} Span */
-/** @typedef {'proved' | 'empty' | 'part' | 'missing' | 'quarantined' | 'waiting' | 'none'} DayState */
+/** @typedef {'available' | 'empty' | 'part' | 'degraded' | 'pending' | 'missing' | 'quarantined' | 'none'} DayState */
 
 /**
  * File days of some vendors begin at another hour than midnight UTC. A day of the calendar is a file day.
@@ -80,10 +80,10 @@ export function daysOf(coverage, source, withRows) {
     stateOf(ms) {
       const day = { from: ms + offset, to: ms + offset + DAY_MS };
       if (quarantined.some((span) => meet(span, day))) return 'quarantined';
-      if (waiting.some((span) => meet(span, day))) return 'waiting';
+      if (waiting.some((span) => meet(span, day))) return 'pending';
       const part = held(proved, day);
       if (part > 0 && withRows && !withRows.has(new Date(ms).toISOString().slice(0, 10))) return 'empty';
-      if (part === DAY_MS) return 'proved';
+      if (part === DAY_MS) return 'available';
       if (gaps.some((span) => meet(span, day)) && (part === 0 || coverage.partition_kind === 'file_day'))
         return 'missing';
       return part > 0 ? 'part' : 'none';
@@ -130,13 +130,59 @@ export function monthDays(year, month) {
   return { days, blanks: (new Date(first).getUTCDay() + 6) % 7 };
 }
 
+/**
+ * What the calendar shows of a day: its condition, and what coverage knows besides.
+ * @param {DayState} state by coverage
+ * @param {{ condition: string, reasons: readonly string[] } | undefined} found undefined: not known
+ * @returns {DayState}
+ */
+export function shownState(state, found) {
+  if (!found) return state;
+  const { condition, reasons } = found;
+  if (condition === 'available') return state === 'empty' || state === 'part' ? state : 'available';
+  if (condition !== 'missing') return /** @type {DayState} */ (condition);
+  if (reasons.includes('quarantined') || reasons.includes('retracted')) return 'quarantined';
+  // Before it was listed, and where coverage knows no gap, nothing is missing.
+  return reasons.includes('not_listed') || state === 'none' ? 'none' : 'missing';
+}
+
 /** @type {Readonly<Record<DayState, string>>} */
 export const STATE_TEXT = {
-  proved: 'proved',
-  empty: 'proved to have no rows',
-  part: 'proved in part',
+  available: 'available',
+  empty: 'available, proved to have no rows',
+  part: 'available in part',
+  degraded: 'degraded',
+  pending: 'pending',
   missing: 'missing',
-  quarantined: 'quarantined',
-  waiting: 'waiting for its proof',
+  quarantined: 'missing: quarantined',
   none: 'nothing expected or known',
 };
+
+/** @type {Readonly<Record<string, string>>} */
+export const REASON_TEXT = {
+  ids_missing: 'Ids between the first and the last have no row.',
+  late_arrival: 'The vendor publishes another document of this day by now. Its revisions say which rows differ.',
+  silence_unknown: 'More than an hour is without a trade, and nobody can prove that there was none.',
+  quarantined: 'Its rows were refused, or do not stand up to their proof any more.',
+  retracted: 'It was served once, and was withdrawn.',
+  not_listed: 'The instrument was not listed.',
+  not_proved: 'Nothing of it is proved.',
+};
+
+/**
+ * Marks the slots of a chart that are silent: 0 not, 1 where the silence is proved, 2 where nobody can prove it. A silence is
+ * longer than a slot, so each has one at least.
+ * @param {readonly { from_utc: string, to_utc: string, state: string }[]} silences in order
+ * @param {{ fromMs: number, toMs: number, sizeMs: number }} view
+ */
+export function silentSlots(silences, { fromMs, toMs, sizeMs }) {
+  const slots = Array.from({ length: (toMs - fromMs) / sizeMs }, (_, at) => ({
+    time: (fromMs + at * sizeMs) / 1000,
+    value: 0,
+  }));
+  const slotOf = (utc) => Math.min(slots.length, Math.max(0, Math.round((Date.parse(utc) - fromMs) / sizeMs)));
+  for (const { from_utc: from, to_utc: to, state } of silences) {
+    for (let at = slotOf(from); at < slotOf(to); at++) slots[at].value = state === 'proved' ? 1 : 2;
+  }
+  return slots;
+}

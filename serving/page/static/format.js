@@ -57,6 +57,9 @@ export function size(bytes) {
 /** @param {string} utc `2024-01-31 12:00` */
 export const minute = (utc) => utc.slice(0, 16).replace('T', ' ');
 
+/** @param {string} utc `2024-01-31 12:00:00.000` */
+export const instant = (utc) => utc.slice(0, 23).replace('T', ' ');
+
 /** @param {number} ms */
 export const dayOf = (ms) => new Date(ms).toISOString().slice(0, 10);
 

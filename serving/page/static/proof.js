@@ -2,7 +2,8 @@
 import { ask, Latest } from './api.js';
 import { coveragePath } from './covered.js';
 import { counted, minute, shortened, size, stretch, whole } from './format.js';
-import { Badge, Component, html, Problem } from './view.js';
+import { Revisions } from './revisions.js';
+import { Badge, Component, digest, Facts, html, Problem } from './view.js';
 
 /** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
 const SHOWN = 20;
@@ -10,6 +11,7 @@ const SHOWN = 20;
 export class Proof extends Component {
   #latest = new Latest();
   #asked = '';
+  #day = '';
   state = { end: undefined };
 
   componentDidMount() {
@@ -25,15 +27,18 @@ export class Proof extends Component {
   }
 
   async #look() {
-    const { dataset, chosen } = this.props;
-    const asked = chosen ? `${chosen.day} ${chosen.state}` : '';
+    const { dataset, chosen, seen } = this.props;
+    const asked = chosen ? `${chosen.day} ${seen}` : '';
     if (asked === this.#asked) return;
     this.#asked = asked;
     this.#latest.stop();
-    this.setState({ end: undefined });
+    const isOther = chosen?.day !== this.#day;
+    this.#day = chosen?.day;
+    if (isOther) this.setState({ end: undefined });
     if (!chosen) return;
     // On a narrow screen the proof is below the calendar.
-    if (this.box.getBoundingClientRect().top > innerHeight * 0.8) this.box.scrollIntoView({ block: 'center' });
+    if (isOther && this.box.getBoundingClientRect().top > innerHeight * 0.8)
+      this.box.scrollIntoView({ block: 'center' });
     const [from, to] = [chosen.window.from, chosen.window.to].map((ms) => new Date(ms).toISOString());
     const end = await this.#latest.ask((signal) => ask(coveragePath(dataset, { from, to, limit: '200' }), { signal }));
     if (end) this.setState({ end });
@@ -43,11 +48,11 @@ export class Proof extends Component {
     const { chosen } = this.props;
     return html`<div ref=${(box) => {
       this.box = box;
-    }}>${chosen ? html`<h2>${chosen.day}</h2>${this.#shown()}` : html`<div class="empty"><b>Choose a day.</b><p>It shows what its rows were proved by: the source’s document, counts and digests, and every event’s own bytes.</p></div>`}</div>`;
+    }}>${chosen ? html`<h2>${chosen.day}</h2>${this.props.children}${this.#shown()}` : html`<div class="empty"><b>Choose a day.</b><p>It shows what its rows were proved by: the source’s document, counts and digests, and every event’s own bytes.</p></div>`}</div>`;
   }
 
   #shown() {
-    const { dataset, chosen, source } = this.props;
+    const { dataset, chosen, source, seen, revision, onRevision } = this.props;
     const { end } = this.state;
     if (!end) return html`<p class="faint">Looking…</p>`;
     if (end.fault) return html`<${Problem} fault=${end.fault} />`;
@@ -55,21 +60,16 @@ export class Proof extends Component {
     const more = `${end.value.next_cursor ? ' and more' : ''}${partitions.length > SHOWN ? `, the first ${SHOWN} shown` : ''}`;
     const said = `${counted(partitions.length, 'partition')}${more}`;
     return html`${partitions.length === 0 ? html`<${NoPartition} state=${chosen.state} />` : html`<p class="faint">${said}</p>`}
-      ${partitions.slice(0, SHOWN).map((one, at) => html`<${Partition} key=${one.partition} dataset=${dataset.key} one=${one} isOpen=${at === 0} />`)}`;
+      ${partitions.slice(0, SHOWN).map((one, at) => html`<${Partition} key=${one.partition} dataset=${dataset} one=${one} isOpen=${at === 0} seen=${seen} revision=${revision} onRevision=${onRevision} />`)}`;
   }
 }
 
 const NoPartition = ({ state }) =>
-  ['proved', 'empty', 'part'].includes(state)
+  ['available', 'degraded', 'empty', 'part'].includes(state)
     ? html`<p>No partition begins or ends on this day: the one before it reaches over it, and what is here is proved.</p>`
     : html`<p>No partition of this day is known. <span class="faint">If it is expected, <code>./tidemark backfill</code> brings it in.</span></p>`;
 
-const digest = (text) => html`<code title=${text}>${shortened(text)}</code>`;
-
-const Facts = ({ facts }) =>
-  html`<dl>${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
-
-function Partition({ dataset, one, isOpen }) {
+function Partition({ dataset, one, isOpen, seen, revision, onRevision }) {
   const facts = [
     ['Window', one.start_utc && stretch(one.start_utc, one.end_utc).join(' to ')],
     ['Rows', one.rows === null ? null : whole(one.rows)],
@@ -89,7 +89,8 @@ function Partition({ dataset, one, isOpen }) {
     ${one.reason && html`<p class="notice bad">${one.reason}</p>`}
     ${isProved && html`<p>What the database counted and hashed over its rows equals what was counted and hashed in the document.</p>`}
     <${Facts} facts=${facts} />
-    ${isProved && one.first_offset !== null && html`<${Bytes} dataset=${dataset} one=${one} />`}
+    ${isProved && one.first_offset !== null && html`<${Bytes} dataset=${dataset.key} one=${one} />`}
+    <${Revisions} dataset=${dataset} partition=${one.partition} seen=${seen} revision=${revision} onRevision=${onRevision} />
   </details>`;
 }
 

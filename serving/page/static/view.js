@@ -1,4 +1,5 @@
 /** The view library, and the parts that several views are made of. Text is never parsed as HTML, so no text of a source becomes markup. */
+import { shortened } from './format.js';
 import htm from './htm.js';
 import { Component, createElement, render } from './preact.js';
 
@@ -19,6 +20,13 @@ export function Table({ caption, columns, rows, kind }) {
 /** @param {{ tone?: string, title?: string, children?: any }} badge */
 export const Badge = ({ tone = '', title, children }) =>
   html`<span class=${`badge ${tone}`} title=${title}>${children}</span>`;
+
+/** @param {string} text hexadecimal; the whole is its title */
+export const digest = (text) => html`<code title=${text}>${shortened(text)}</code>`;
+
+/** Those that are known. @param {{ facts: readonly (readonly [string, any])[] }} facts */
+export const Facts = ({ facts }) =>
+  html`<dl>${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
 /** A refusal or an outage: its code, its message and the faults that it names. */
 export const Problem = ({ fault }) => html`<div class="notice bad" role="alert">
