@@ -2,7 +2,7 @@
 import { ask, download, Latest } from './api.js';
 import { findingsOf, verdictOf } from './findings.js';
 import { counted, duration, short, size, stretch, whole } from './format.js';
-import { InstrumentSelect, otherRows, withInstrument } from './instruments.js';
+import { InstrumentSelect, withInstrument } from './instruments.js';
 import { hashOf, remember } from './place.js';
 import { fileOf, instrumentOf, nameOf, sparkOf, takeOf } from './request.js';
 import { snippetsOf } from './snippets.js';
@@ -21,7 +21,7 @@ export const Home = ({ facts, choices }) => html`<section aria-labelledby="data-
 function Summary({ facts }) {
   const { status } = facts;
   const sum = (of) => status.datasets.reduce((total, one) => total + of(one), 0);
-  const rows = sum((one) => one.rows) + otherRows(facts);
+  const rows = sum((one) => one.rows);
   const shown = [
     [short(rows), 'proved rows'],
     [whole(sum(({ partitions }) => partitions.proved)), 'proved partitions'],
@@ -29,9 +29,7 @@ function Summary({ facts }) {
     [size(status.database_bytes), 'database'],
   ];
   // The sample of an exchange gives way as a whole.
-  const isSample = status.datasets.every((one) =>
-    one.rows === 0 ? otherRows(facts, { key: one.dataset }) === 0 : one.synthetic,
-  );
+  const isSample = status.datasets.every((one) => one.rows === 0 || one.synthetic);
   const isEmpty = rows === 0;
   return html`${isEmpty && html`<p class="lead">Nothing is here yet. <code>./tidemark backfill</code> brings it in.</p>`}
     ${isSample && !isEmpty && html`<p class="lead">Nothing real is here yet: the rows are a sample that no source published. It gives way to the first <code>./tidemark backfill</code>.</p>`}
@@ -106,7 +104,8 @@ class Catalogue extends Component {
 function DatasetRow({ facts, dataset, stand, spark, isOpen, onToggle, onInstrument }) {
   const { key, title, rights, klines_path: klines, instrument } = dataset;
   const { synthetic, partitions, log } = stand;
-  const { rows, proved_from_utc: from, proved_through_utc: through } = instrument ? dataset.availability : stand;
+  const { rows } = dataset.availability;
+  const { proved_from_utc: from, proved_through_utc: through } = instrument ? dataset.availability : stand;
   const chosen = { dataset: key, ...instrumentOf(dataset) };
   const now = Date.parse(facts.status.at_utc);
   const lag = log?.lag;

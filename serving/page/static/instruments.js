@@ -29,11 +29,9 @@ function named(dataset, { instrument, rows, intervals }) {
   return { ...dataset, instrument, availability: { ...dataset.availability, rows, ...proved } };
 }
 
-/** Proved rows of the instruments that are not the default. @param {any} facts @param {{ key: string }} [dataset] of all without */
+/** Proved rows of the instruments that are not the default. @param {any} facts @param {{ key: string }} dataset */
 export const otherRows = ({ instruments }, dataset) =>
-  instruments
-    .filter((one) => !one.default && (dataset === undefined || one.dataset === dataset.key))
-    .reduce((sum, { rows }) => sum + rows, 0);
+  instruments.filter((one) => !one.default && one.dataset === dataset.key).reduce((sum, { rows }) => sum + rows, 0);
 
 /** A key may cover others than the default: then the first of them stands for it. @param {any} facts */
 export const coveredDatasets = (facts) =>
