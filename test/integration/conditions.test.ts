@@ -258,6 +258,16 @@ test('the client has the same', async () => {
 });
 
 describe('afterwards', () => {
+  test('a vendor that goes back to the document that is proved degrades its day no longer', async () => {
+    const partition = `partition_key = '${day(5)}' and dataset_id = 1`;
+    const late = async () => words(await conditionsOf(VENDOR_A, 5, 5));
+    expect(await late()).toEqual(['degraded late_arrival']);
+    const left = await system.rows(`update late_arrivals set left_at = now() where ${partition} returning revision_id`);
+    expect([left.length, await late()]).toEqual([1, ['available']]);
+    await system.rows(`update late_arrivals set left_at = null where ${partition}`);
+    expect(await late()).toEqual(['degraded late_arrival']);
+  });
+
   test('a reingest makes the day available again, with two revisions', async () => {
     expect(
       (await run('reingest', VENDOR_A.dataset, '--from', day(5), '--to', day(5), '--reason', 'republished')).exit,
