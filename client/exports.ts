@@ -46,6 +46,8 @@ export interface RowsExport extends FileRequest {
   readonly csv_formulas?: 'escape';
   /** For ETF and macro: the values as they were known then. */
   readonly as_of?: string;
+  /** Of trades: the answer’s warnings name times above a minute without one. */
+  readonly silences?: 'warn';
   /** Makes the service refuse an export with warnings, at submit and when it runs. */
   readonly strict?: boolean;
 }

@@ -35,6 +35,8 @@ export interface FrameRequest<Name extends string = string> {
   readonly as_of?: string;
   /** What a bucket without trades has: null (default), or the value before it. */
   readonly fill?: 'null' | 'previous' | null;
+  /** Of trades: the answer’s warnings name times above a minute without one. */
+  readonly silences?: 'warn';
   /** Makes the service return an error instead of an answer with warnings. */
   readonly strict?: boolean;
 }

@@ -42,6 +42,8 @@ export interface Common<S extends Shape, M extends Mode, F extends NameOf<S, M>>
   readonly fields?: readonly F[];
   /** Rows must pass all filters. */
   readonly filters?: readonly Filter<NameOf<S, M>>[];
+  /** Of trades: the answer’s warnings name times above a minute without one. */
+  readonly silences?: 'warn';
   /** Makes the service return an error instead of an answer with warnings. */
   readonly strict?: boolean;
 }

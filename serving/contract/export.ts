@@ -24,6 +24,7 @@ import {
   mode as modeKey,
   type Parsed,
   selection,
+  silences,
   strict,
 } from './shapes.ts';
 
@@ -140,6 +141,7 @@ const rowKeys = (columns: Columns | undefined) => ({
     .meta({ description: 'A UTC month, as `[month, year]`.' }),
   ...selectors,
   ...selection(columns),
+  silences,
   strict,
 });
 
@@ -205,6 +207,7 @@ export function parseExport(body: Json, find: FindInstrument = NO_INSTRUMENTS): 
     compression,
     auth_token,
     csv_formulas,
+    silences: warned,
     month_year,
     as_of,
     ...data
@@ -217,6 +220,7 @@ export function parseExport(body: Json, find: FindInstrument = NO_INSTRUMENTS): 
     filters,
     window,
     strict: isStrict,
+    silences: warned,
     asOfMs: as_of?.ms,
   };
   // The default's own name says nothing that its absence does not.

@@ -37,6 +37,7 @@ import {
   oneOf,
   type Parsed,
   parsedText,
+  silences,
   strict,
 } from './shapes.ts';
 
@@ -67,6 +68,8 @@ export interface FrameRequest {
   readonly asOf: number | 'row' | undefined;
   readonly fill: 'null' | 'previous';
   readonly strict: boolean;
+  /** Whether silences of the columns' datasets are warned of. */
+  readonly silences?: 'warn';
   /** For answers in CSV alone. */
   readonly csvFormulas?: CsvFormulas;
   /** As it was sent. */
@@ -154,6 +157,7 @@ export const frameKeys = {
     .nullish()
     .meta({ description: 'What a bucket without trades has: null, or the value before it (within `max_age`).' }),
   csv_formulas: csvFormulas,
+  silences,
   strict,
 };
 
@@ -198,6 +202,7 @@ export function frameOf(data: FrameData, columns: readonly FrameColumn[], body: 
     asOf: typeof as_of === 'object' ? as_of.ms : as_of,
     fill: fill ?? 'null',
     strict: isStrict,
+    silences: data.silences,
     csvFormulas: data.csv_formulas,
     body,
   };

@@ -46,6 +46,7 @@ import {
   randomRows,
   randomSeed,
   selection,
+  silences,
   strict,
 } from './shapes.ts';
 
@@ -69,6 +70,7 @@ const common = {
   n_random_rows: randomRows,
   random_seed: randomSeed,
   csv_formulas: csvFormulas,
+  silences,
   strict,
 };
 
@@ -146,13 +148,13 @@ export function historicalParser(
     faults.push(...faultsBetween(rules, raw, columns));
     const filters = filtersOf(raw, columns, faults);
     if (!outcome.success || faults.length > 0) return { faults };
-    const { fields: names, strict, csv_formulas, ...data } = outcome.data;
+    const { fields: names, strict, silences: warned, csv_formulas, ...data } = outcome.data;
     const { include_datetime_col: withDatetime, kline_size: seconds, as_of: asOfTime } = outcome.data as OwnKeys;
     const window = windowOf(data);
     const shown = withDatetime === false ? { ...columns, default: withoutDatetime(columns.default) } : columns;
     const fields = fieldsOf(names, shown);
     const klineMs = seconds === undefined ? undefined : seconds * 1000;
-    const read = { dataset, mode, fields, filters, window, strict, klineMs, asOfMs: asOfTime?.ms };
+    const read = { dataset, mode, fields, filters, window, strict, silences: warned, klineMs, asOfMs: asOfTime?.ms };
     return {
       value: { datasetKey: dataset.key as DatasetKey, mode, strict, window, read, csvFormulas: csv_formulas },
     };

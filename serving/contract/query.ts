@@ -54,6 +54,7 @@ import {
   randomRows,
   randomSeed,
   selection,
+  silences,
   strict,
 } from './shapes.ts';
 /** A valid request. */
@@ -79,10 +80,20 @@ export function parseQuery(body: Json, find: FindInstrument = NO_INSTRUMENTS): P
   faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
-  const { fields, strict, sources, as_of: asOfTime, csv_formulas, instrument: _, ...data } = outcome.data;
+  const {
+    fields,
+    strict,
+    sources,
+    as_of: asOfTime,
+    csv_formulas,
+    silences: warned,
+    instrument: _,
+    ...data
+  } = outcome.data;
   const window = windowOf(data);
   const asOfMs = asOfTime?.ms;
-  const read = { dataset: dataset!, mode, fields: fieldsOf(fields, columns!), filters, window, strict, asOfMs };
+  const shown = fieldsOf(fields, columns!);
+  const read = { dataset: dataset!, mode, fields: shown, filters, window, strict, silences: warned, asOfMs };
   return { value: { datasetKey: sources[0], mode, strict, window, read, csvFormulas: csv_formulas } };
 }
 
@@ -269,6 +280,7 @@ const bodySchema = (columns: Columns | undefined) =>
     ...selectors,
     ...selection(columns),
     csv_formulas: csvFormulas,
+    silences,
     strict,
   });
 

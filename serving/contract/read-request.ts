@@ -26,6 +26,8 @@ export interface ReadRequest {
   readonly filters: readonly Filter[];
   readonly window: Window;
   readonly strict: boolean;
+  /** Whether silences of the dataset are warned of. */
+  readonly silences?: 'warn';
   /** When set, rows are aggregated to klines of this length, and fields and filters are those of klines. */
   readonly klineMs?: number;
   /** For a dataset with vintages: the read returns rows as they were known at this time. */

@@ -47,6 +47,10 @@ export const strict = boolean
   .default(false)
   .meta({ description: 'When true, the service answers 409 instead of answering with a warning.' });
 
+export const silences = z.literal('warn', { error: 'must be "warn"' }).optional().meta({
+  description: 'The warning `SILENCE_WITHIN_WINDOW` names times above a minute without a trade. Only trades have them.',
+});
+
 /** What becomes of CSV cells that a spreadsheet would take for formulas. */
 export type CsvFormulas = 'escape';
 

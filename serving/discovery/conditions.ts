@@ -8,6 +8,7 @@ import {
   conditionOfProved,
   conditionWithoutRows,
   DEGRADED_REASONS,
+  isProvedThrough,
   MISSING_REASONS,
   type ProvedDay,
   type Silence,
@@ -129,10 +130,15 @@ const isoOrNull = (ms: number | null): string | null => (ms === null ? null : is
 const isListed = (startMs: number, listed: readonly Range[] | undefined): boolean =>
   listed === undefined || expectedOf([{ from: startMs, to: startMs + DAY_MS }], listed).length > 0;
 
-/** Late arrivals since an operator last had the partition published again. */
+/**
+ * Late arrivals since an operator last had the partition published again, but for documents that their source no longer
+ * publishes.
+ */
 const LATE = `exists (select from ledger l where l.dataset_id = p.dataset_id and l.partition_key = p.partition_key
   and l.kind = 'late_arrival_refused' and not exists (select from ledger r where r.dataset_id = l.dataset_id
-    and r.partition_key = l.partition_key and r.kind in ('revision_proved', 'released') and r.entry_id > l.entry_id))`;
+    and r.partition_key = l.partition_key and r.kind in ('revision_proved', 'released') and r.entry_id > l.entry_id)
+  and not exists (select from late_arrivals a where a.dataset_id = l.dataset_id and a.partition_key = l.partition_key
+    and a.left_at is not null and a.document ->> 'sha256' = l.details -> 'document' ->> 'sha256'))`;
 
 interface FileDay {
   readonly key: string;
@@ -178,7 +184,8 @@ async function readFileDays(
     const isProved = one?.state === 'proved' && one.proved !== undefined;
     const known = isProved && request.mayRead(one.isSynthetic) ? one.proved : undefined;
     const next = nextOf.get(key);
-    const isJoined = one !== undefined && next !== undefined && isWhole(proved, one.fromMs, next.fromMs + DAY_MS);
+    const isJoined =
+      one !== undefined && next !== undefined && isProvedThrough(proved, one.fromMs, next.fromMs + DAY_MS);
     const silences = known ? silencesOf(dataset, known, isJoined ? next.proved : undefined) : [];
     const worth = isProved
       ? conditionOfProved({ idsMissing: known?.facts.ids_missing ?? 0, isLate: one.isLate, silences })
@@ -205,10 +212,6 @@ async function readFileDays(
     };
   });
 }
-
-/** Whether nothing between the two is unproved. */
-const isWhole = (proved: readonly Range[], from: number, to: number): boolean =>
-  proved.some((range) => range.from <= from && range.to >= to);
 
 function fileDayOf(row: TextRow): FileDay {
   const [key, from, state, synthetic, facts, firstOffset, lastOffset, document, ingested, leafKind, late] = row;

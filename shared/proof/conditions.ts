@@ -1,5 +1,6 @@
 /** What a day of a dataset is worth: one of four words, and why, from what the catalog knows. */
 import { DAY_MS } from '../dates.ts';
+import type { Range } from '../ranges.ts';
 import type { DatasetDefinition, PartitionKind } from '../registry/definition.ts';
 import { type Facts, isNumbered, MINUTE_MS, type SilenceState } from './facts.ts';
 
@@ -64,6 +65,10 @@ export function silencesOf(dataset: DatasetDefinition, day: ProvedDay, next: Pro
   silences.push({ fromMs, toMs, state: isNumbered(dataset) && follows ? 'proved' : 'unknown' });
   return silences;
 }
+
+/** Whether nothing between the two is unproved. */
+export const isProvedThrough = (proved: readonly Range[], from: number, to: number): boolean =>
+  proved.some((range) => range.from <= from && range.to >= to);
 
 export interface Worth {
   readonly condition: Condition;

@@ -257,7 +257,101 @@ test('the client has the same', async () => {
   expect(found[0].silences?.list?.[0].state).toBe('proved');
 });
 
+describe('silences of a request that asks', () => {
+  const post = (path: string, body: Json) => exports.serving.send({ method: 'POST', path, body: JSON.stringify(body) });
+  const time = (number: number, minutes: number) => new Date(dayMs(day(number)) + minutes * MINUTE).toISOString();
+  const range = (from: string, to: string) => ({ time_range: [from, to] });
+  const warnedOf = ({ json }: { json: Json }) =>
+    (json.warnings as Json[]).filter(({ code }) => code === 'SILENCE_WITHIN_WINDOW').map(({ details }) => details);
+  const ofA = (from: number, to: number) => ({ start: time(1, from), end: time(1, to), state: 'proved' });
+  const details = (dataset: string, count: number, unknown: number, longest: Json) => ({
+    ...{ dataset, count, unknown, longest },
+    longest_ms: Date.parse(longest.end) - Date.parse(longest.start),
+  });
+  const { dataset } = VENDOR_A;
+  const LONGEST = details(dataset, 3, 0, ofA(131, 1410));
+
+  test.each([
+    ['the whole day', range(time(1, 0), time(2, 0)), LONGEST],
+    ['a part of one', range(time(1, 10), time(1, 12)), details(dataset, 1, 0, ofA(11, 131))],
+    ['none', range(time(1, 10), time(1, 11)), undefined],
+    // It began the day before.
+    [
+      'the start of a day',
+      range(time(2, 0), time(2, 1.5)),
+      details(dataset, 2, 0, { ...ofA(0, 0), start: time(2, 1), end: time(2, 1439) }),
+    ],
+    ['the latest rows', { n_rows: 1 }, undefined],
+    [
+      'the latest two rows',
+      { n_rows: 2 },
+      details(dataset, 1, 0, { state: 'proved', start: time(7, 1), end: time(7, 1439) }),
+    ],
+  ] as const)('a query: %s', async (_, window, expected) => {
+    const body = { sources: [dataset], ...window };
+    const warned = await post('/v1/raw/query', { ...body, silences: 'warn' });
+    const silent = await post('/v1/raw/query', body);
+    expect([warned.status, silent.status]).toEqual([200, 200]);
+    expect(warnedOf(warned)).toEqual(expected === undefined ? [] : [expected]);
+    expect(warnedOf(silent)).toEqual([]);
+    expect(warned.json.rows).toEqual(silent.json.rows);
+  });
+
+  test('without a proof, and of datasets without trades', async () => {
+    const body = { sources: [VENDOR_C.dataset], ...range(time(1, 0), time(1, 60)), silences: 'warn' };
+    const { json } = await post('/v1/raw/query', body);
+    const found = json.warnings.find(({ code }: Json) => code === 'SILENCE_WITHIN_WINDOW');
+    expect([found.details.count, found.details.unknown, found.details.longest_ms]).toEqual([2, 2, 59 * MINUTE]);
+    expect(found.message).toContain(`${VENDOR_C.dataset}: 2 times above a minute without a trade`);
+    const other = await post('/v1/raw/query', { sources: ['bitcoin_block_headers'], silences: 'warn' });
+    expect(other.json.code).toBe('QUERY_NO_DATA');
+  });
+
+  test('frames, klines, estimates and strict requests follow', async () => {
+    const columns = [{ name: 'price', dataset, field: 'price' }];
+    const window = range(time(1, 0), time(2, 0));
+    const frame = { columns, grid: '1h', ...window };
+    expect(warnedOf(await post('/v1/frame', { ...frame, silences: 'warn' }))).toEqual([
+      { ...LONGEST, columns: ['price'] },
+    ]);
+    expect(warnedOf(await post('/v1/frame', frame))).toEqual([]);
+    const days = { start_date: day(1), end_date: day(1), silences: 'warn' };
+    expect(warnedOf(await post('/v1/historical/exchange_a/spot/trades', days))).toEqual([LONGEST]);
+    expect(warnedOf(await post('/v1/historical/exchange_a/spot/klines', { ...days, kline_size: '1h' }))).toEqual([
+      LONGEST,
+    ]);
+    const latest = { n_latest_rows: 1, kline_size: '1m', silences: 'warn' };
+    expect(warnedOf(await post('/v1/historical/exchange_a/spot/klines', latest))).toEqual([]);
+    const query = { sources: [dataset], ...window, silences: 'warn' };
+    expect(warnedOf(await post('/v1/raw/estimate', query))).toEqual([LONGEST]);
+    expect(warnedOf(await post('/v1/raw/estimate', { sources: [dataset], n_rows: 1, silences: 'warn' }))).toEqual([]);
+    const strict = await post('/v1/raw/query', { ...query, strict: true });
+    expect([strict.json.code, warnedOf(strict)]).toEqual(['STRICT_MODE_WARNING_FAILURE', [LONGEST]]);
+    for (const one of ['list', true, null]) {
+      const refused = await post('/v1/raw/query', { ...query, silences: one });
+      expect(refused.json.errors).toEqual([{ pointer: '/silences', message: 'must be "warn"' }]);
+    }
+  });
+
+  test('an export states them when it is submitted, and in its manifest', async () => {
+    const body = { dataset, format: 'csv', ...range(time(1, 0), time(2, 0)), silences: 'warn' };
+    const submitted = await post('/v1/raw/export', body);
+    expect(submitted.status, submitted.text).toBe(202);
+    expect(warnedOf(submitted)).toEqual([LONGEST]);
+  });
+});
+
 describe('afterwards', () => {
+  test('a vendor that goes back to the document that is proved degrades its day no longer', async () => {
+    const partition = `partition_key = '${day(5)}' and dataset_id = 1`;
+    const late = async () => words(await conditionsOf(VENDOR_A, 5, 5));
+    expect(await late()).toEqual(['degraded late_arrival']);
+    const left = await system.rows(`update late_arrivals set left_at = now() where ${partition} returning revision_id`);
+    expect([left.length, await late()]).toEqual([1, ['available']]);
+    await system.rows(`update late_arrivals set left_at = null where ${partition}`);
+    expect(await late()).toEqual(['degraded late_arrival']);
+  });
+
   test('a reingest makes the day available again, with two revisions', async () => {
     expect(
       (await run('reingest', VENDOR_A.dataset, '--from', day(5), '--to', day(5), '--reason', 'republished')).exit,

@@ -28,7 +28,7 @@ const saidOf = (style: string, body: Record<string, Json>): string[] => {
 };
 
 const QUERY_KEYS =
-  'mode, sources, instrument, view_id, view_version, time_range, n_rows, n_random, random_seed, as_of, fields, filters, csv_formulas, strict';
+  'mode, sources, instrument, view_id, view_version, time_range, n_rows, n_random, random_seed, as_of, fields, filters, csv_formulas, silences, strict';
 
 test('fields that are unknown, none or repeated list those that there are, and name the one that is meant', () => {
   const names = 'trade_id, timestamp, price, quantity, quote_quantity, is_buyer_maker, is_best_match, datetime';

@@ -24,6 +24,7 @@ import { OptimisticRows, ProbeCache } from './optimistic-read.ts';
 import { planRead } from './plan-read.ts';
 import { ReadDeadline, type TimeBudget } from './read-deadline.ts';
 import { RecountRequests } from './recount-requests.ts';
+import { reachOf, silenceWarnings } from './silences.ts';
 import { unitWarnings } from './unit-changes.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule, qualityWarnings } from './warnings.ts';
 
@@ -297,7 +298,11 @@ export class Reader {
       const live = { ...context, session };
       const planned = await planRead(live);
       const plan = (await call.inspect?.(live, planned)) ?? planned;
-      const quality = [...(await qualityWarnings(live, this.#options)), ...(await unitWarnings(live))];
+      const quality = [
+        ...(await qualityWarnings(live, this.#options)),
+        ...(await unitWarnings(live)),
+        ...(await silenceWarnings(live, reachOf(context, plan))),
+      ];
       const answer = new Answer(call, this.#options, deadline);
       const sink = answer.start(context, plan, connection, quality);
       for await (const statement of plan.statements) {
@@ -317,7 +322,7 @@ export class Reader {
   /** Reads the newest rows by the plan of the last probe. Undefined: nothing was written, and the read must probe first. */
   async #readOptimistically(call: ReadCall, deadline: ReadDeadline): Promise<number | undefined> {
     const { request, token } = call;
-    if (!isLatest(request) || token !== undefined || call.inspect || call.admit) return undefined;
+    if (!isLatest(request) || token !== undefined || call.inspect || call.admit || request.silences) return undefined;
     const seen = this.#probes.of(request);
     const optimistic = this.#probes.planOf(request);
     if (!seen || !optimistic) return undefined;

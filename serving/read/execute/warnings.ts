@@ -26,7 +26,8 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { CoverageProbe, Session } from '../snapshot/session.ts';
 import { secondsOf } from '../sql/relation.ts';
-import { narrowed } from './plan-read.ts';
+import { narrowed, planRead } from './plan-read.ts';
+import { reachOf, silenceWarnings } from './silences.ts';
 import { unitWarnings } from './unit-changes.ts';
 
 /** A rule, and the time it is evaluated for. */
@@ -348,7 +349,13 @@ export async function dryRun(
   const { coverage } = live;
   // How far back the latest rows reach is unknown here.
   const gaps = request.window.kind === 'latest' ? [] : gapsWithin(coverage, boundsOf(coverage, request.window));
-  const quality = [...(await qualityWarnings(live, rule)), ...(await unitWarnings(live))];
+  const isReachAsked = request.silences !== undefined && request.window.kind === 'latest';
+  const latest = isReachAsked ? await planRead(live) : {};
+  const quality = [
+    ...(await qualityWarnings(live, rule)),
+    ...(await unitWarnings(live)),
+    ...(await silenceWarnings(live, reachOf(live, latest))),
+  ];
   const evaluation = evaluateWarnings(request, { coverage, gaps, quality }, rule);
   if (request.strict && evaluation.warnings.length > 0) throw new StrictRefusal(evaluation.warnings);
   return { live, evaluation };

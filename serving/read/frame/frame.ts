@@ -15,6 +15,7 @@ import { type Column, cellOf, type RowWriter } from '../../render/cells.ts';
 import { type Flow, type ReadFacts, whyNoRows } from '../execute/answer.ts';
 import { ReadDeadline, type TimeBudget } from '../execute/read-deadline.ts';
 import { RecountRequests } from '../execute/recount-requests.ts';
+import { silenceWarnings } from '../execute/silences.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
@@ -198,6 +199,7 @@ export class FrameProbe {
       const quality = [
         ...(await qualityWarnings(context, rule, isOpen ? Number.POSITIVE_INFINITY : undefined)),
         ...(await this.#unitWarnings(index, context, extent)),
+        ...(extent ? await silenceWarnings(context, { from: extent.from, to: extent.lastEnd }) : []),
       ];
       const gaps = gapsOf(request, coverage, extent, nowMs);
       const judged = {
@@ -446,7 +448,10 @@ function contextIn(
     fromMs: given.fromMs ?? extent?.from,
     toMs: given.toMs ?? extent?.to,
   };
-  return { ...contextOf({ ...requestOf(group, request, range), filters }, snapshot), session };
+  return {
+    ...contextOf({ ...requestOf(group, request, range), filters, silences: request.silences }, snapshot),
+    session,
+  };
 }
 
 /** The end of what is proved, of the source that is furthest ahead. */

@@ -196,6 +196,7 @@ async function planLatest(context: KlineContext, wanted: number): Promise<ReadPl
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
+    since: start && { ms: start.ms, key: [] },
     parts: within(parts, sinceStart),
     ...(await klinesInOrder(context, within(partsWithRows, sinceStart))),
   };

@@ -14,7 +14,8 @@ import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 const SORTED_ROWS = 10_000;
 
 export async function planLatest(context: LiveContext, wanted: number): Promise<ReadPlan> {
-  const newest = planNewest(context, wanted);
+  // One statement does not tell beforehand where its rows begin.
+  const newest = context.request.silences ? undefined : planNewest(context, wanted);
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
   const ranked = wanted > SORTED_ROWS ? await rankedStretch(context, wanted) : undefined;

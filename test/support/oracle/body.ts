@@ -44,6 +44,7 @@ export interface Asked {
   readonly filters: readonly Clause[];
   readonly window: AskedWindow;
   readonly strict: boolean;
+  readonly warnsOfSilences: boolean;
   readonly klineMs: number | undefined;
 }
 
@@ -62,6 +63,7 @@ const KEYS: Record<Style['kind'], readonly string[]> = {
     'random_seed',
     'as_of',
     'filters',
+    'silences',
     'strict',
   ],
   historical: [
@@ -73,6 +75,7 @@ const KEYS: Record<Style['kind'], readonly string[]> = {
     'random_seed',
     'fields',
     'filters',
+    'silences',
     'strict',
   ],
   klines: [
@@ -84,6 +87,7 @@ const KEYS: Record<Style['kind'], readonly string[]> = {
     'random_seed',
     'fields',
     'filters',
+    'silences',
     'strict',
     'kline_size',
   ],
@@ -104,6 +108,7 @@ export function judge(style: Style, body: unknown): Asked | undefined {
 
   const mode = given('mode') ? raw.mode : 'native';
   if (mode !== 'native' && mode !== 'aligned_1s') return undefined;
+  if (given('silences') && raw.silences !== 'warn') return undefined;
   const strict = given('strict') ? raw.strict : false;
   if (typeof strict !== 'boolean') return undefined;
   const dataset = style.kind === 'query' ? onlySource(raw.sources) : style.dataset;
@@ -123,7 +128,7 @@ export function judge(style: Style, body: unknown): Asked | undefined {
   const filters = filtersOf(given('filters') ? raw.filters : [], columns);
   const window = style.kind === 'query' ? queryWindow(raw) : dateWindow(raw);
   if (!shown || !filters || !window) return undefined;
-  return { dataset, mode, shown, columns, filters, window, strict, klineMs };
+  return { dataset, mode, shown, columns, filters, window, strict, warnsOfSilences: given('silences'), klineMs };
 }
 
 function onlySource(sources: unknown): Dataset | undefined {

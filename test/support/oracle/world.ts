@@ -3,7 +3,7 @@
 import { compares } from '../comparisons.ts';
 import { alignedOf, DAY_MS, type DayOfTrades } from '../load-rows.ts';
 import type { Asked, Clause } from './body.ts';
-import type { Columns, Dataset } from './fields.ts';
+import { type Columns, type Dataset, EXCHANGES } from './fields.ts';
 import { parseTime } from './time.ts';
 
 /** A row by column; times as epoch ms. */
@@ -112,7 +112,7 @@ export function expectedOf(world: World, asked: Asked, token: string | undefined
   return [...open, served(window.kind === 'latest' ? among.slice(-count) : among, count)];
 }
 
-function warningsOf(world: World, { dataset, mode, window }: Asked) {
+function warningsOf(world: World, { dataset, mode, window, warnsOfSilences }: Asked) {
   const stored = world.stored.get(dataset);
   const certain: string[] = [];
   if (window.kind === 'latest') certain.push('WINDOW_LATEST_ROWS_MUTABLE');
@@ -134,6 +134,7 @@ function warningsOf(world: World, { dataset, mode, window }: Asked) {
     if (start < end && proved < end - start) certain.push('WINDOW_EXCEEDS_PROVED_COVERAGE');
     else if (start >= end) possible.push('WINDOW_EXCEEDS_PROVED_COVERAGE');
   }
+  if (warnsOfSilences && EXCHANGES.includes(dataset)) possible.push('SILENCE_WITHIN_WINDOW');
   return { certain, possible };
 }
 

@@ -145,12 +145,14 @@ class Client:
         unified: bool = True,
         instrument: str | None = None,
         strict: bool = False,
+        silences: Literal["warn"] | None = None,
         empty: Empty | None = None,
     ) -> Answer:
         """Trades of ``"exchange_a"``, ``"exchange_b"`` or ``"exchange_c"``.
 
         Columns: ``trade_id``, ``timestamp`` (ms since 1970), ``price`` (quote), ``quantity`` (base), ``is_buyer_maker`` (the
         taker sold), ``datetime``; with ``unified=False`` the exchange's own. ``n_rows``: the last ones.
+        ``silences="warn"``: ``warnings`` names times above a minute without a trade.
 
         >>> list(td.trades("exchange_b", n_rows=2).pl().columns)
         ['trade_id', 'timestamp', 'price', 'quantity', 'is_buyer_maker', 'datetime']
@@ -160,13 +162,16 @@ class Client:
             "fields": fields,
             "filters": filters,
             "strict": strict,
+            "silences": silences,
             "empty": empty,
             "instrument": instrument,
         }
         window: dict[str, Any] = {"start": start, "end": end, "n_rows": n_rows, "n_random": n_random, "random_seed": random_seed}
         if not unified:
             return self.query(dataset, **window, **common)
-        body = self._days(**window, fields=fields, filters=filters, strict=strict, instrument=instrument)
+        body = self._days(
+            **window, fields=fields, filters=filters, strict=strict, silences=silences, instrument=instrument
+        )
         types = _TRADES
         return self._answer(
             f"/v1/historical/{_exchange(dataset)}/spot/trades",
@@ -192,6 +197,7 @@ class Client:
         mode: Mode = "native",
         instrument: str | None = None,
         strict: bool = False,
+        silences: Literal["warn"] | None = None,
         empty: Empty | None = None,
     ) -> Answer:
         """Klines of a ``size`` such as ``"1h"``, 90 (seconds) or a timedelta.
@@ -214,6 +220,7 @@ class Client:
             fields=fields,
             filters=filters,
             strict=strict,
+            silences=silences,
             instrument=instrument,
             bucket=timedelta(seconds=length),
         )
@@ -239,6 +246,7 @@ class Client:
         as_of: Time | Literal["row"] | None = None,
         fill: Literal["null", "previous"] | None = None,
         strict: bool = False,
+        silences: Literal["warn"] | None = None,
         empty: Empty | None = None,
     ) -> Answer:
         """Many series on one clock: one row for each bucket of ``grid``.
@@ -251,7 +259,7 @@ class Client:
         >>> frame.row_count, frame.verify() == frame.rows_sha256
         (24, True)
         """
-        body = {"columns": flattened(columns), "grid": seconds(grid), **_present(n_rows=n_rows, fill=fill)}
+        body = {"columns": flattened(columns), "grid": seconds(grid), **_present(n_rows=n_rows, fill=fill, silences=silences)}
         if as_of is not None:
             body["as_of"] = as_of if isinstance(as_of, str) and as_of == "row" else iso(as_of, "as_of")
         if strict:
@@ -375,7 +383,7 @@ class Client:
         """Rows of any dataset, as the service has them.
 
         ``start``, ``end``, ``n_rows``, ``n_random``, ``random_seed``, ``mode``, ``fields``, ``filters``, ``as_of``,
-        ``strict``, ``view_id``, ``view_version``, ``instrument``. A filter is ``(field, op, value)``.
+        ``strict``, ``silences``, ``view_id``, ``view_version``, ``instrument``. A filter is ``(field, op, value)``.
 
         >>> large = td.query("exchange_a_spot_trades", filters=[("quantity", ">=", 0.1)], n_rows=5)
         >>> large.row_count
@@ -686,6 +694,7 @@ class Client:
         filters: Iterable[Filter] | None = None,
         as_of: Time | None = None,
         strict: bool = False,
+        silences: Literal["warn"] | None = None,
         view_id: str | None = None,
         view_version: int | None = None,
         instrument: str | None = None,
@@ -702,6 +711,7 @@ class Client:
                 filters=clauses(filters) or None if filters is not None else None,
                 as_of=iso(as_of, "as_of") if as_of is not None else None,
                 strict=strict or None,
+                silences=silences,
                 view_id=view_id,
                 view_version=view_version,
                 instrument=instrument,
@@ -719,6 +729,7 @@ class Client:
         fields: Sequence[str] | None,
         filters: Iterable[Filter] | None,
         strict: bool,
+        silences: Literal["warn"] | None,
         instrument: str | None,
         bucket: timedelta = timedelta(0),
     ) -> dict[str, Any]:
@@ -748,6 +759,7 @@ class Client:
                 fields=list(fields) if fields is not None else None,
                 filters=found or None,
                 strict=strict or None,
+                silences=silences,
                 instrument=instrument,
             ),
         }
