@@ -361,6 +361,33 @@ describe('afterwards', () => {
     expect(fifth.revisions.map(({ revision }: Json) => revision)).toEqual([1, 2]);
   });
 
+  test('of blocks, a height that no partition of the day has is missing; a day whose blocks were all retracted is', async () => {
+    const { key, number } = DATASETS.get('bitcoin_block_headers')!;
+    const plant = async (of: number, heights: string, state: string) => {
+      const from = dayMs(day(of)) + Number(heights.slice(1, 4)) * MINUTE;
+      await system.rows(
+        `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, span)
+         values ($1, $2::text, $3, 1, 1, $4, $5, false, $2::text::int8range)`,
+        [number, heights, state, from, from + 3 * MINUTE],
+      );
+    };
+    const found = async () => (await get({ dataset: key, from: day(5), to: day(6) })).json.conditions;
+    await plant(5, '[100,103)', 'proved');
+    await plant(5, '[103,105)', 'proved');
+    expect([words(await found())[0], (await found())[0].ids_missing]).toEqual(['available', 0]);
+    await plant(5, '[107,109)', 'proved');
+    await plant(6, '[109,110)', 'quarantined');
+    expect([words(await found()), (await found())[0].ids_missing]).toEqual([
+      ['degraded ids_missing', 'missing quarantined'],
+      2,
+    ]);
+    await system.rows(
+      `insert into proof_leaves (dataset_id, partition_key, attempt, kind, body) values ($1, '[109,110)', 1, 'retracted', 'x')`,
+      [number],
+    );
+    expect(words(await found())[1]).toBe('missing retracted');
+  });
+
   test('whoever may not read the rows learns nothing that depends on them', async () => {
     const matrix = join(system.env.dir, 'none.json');
     await writeFile(matrix, JSON.stringify({ sources: {} }));
