@@ -1,7 +1,7 @@
 /** The coverage of a dataset, asked for again when the status says that it is another. */
-import { ask, Latest } from './api.js';
+import { ask } from './api.js';
 import { instrumentOf } from './request.js';
-import { Component, html, Problem } from './view.js';
+import { Asking, html, Problem } from './view.js';
 
 /** @param {any} facts @param {any} dataset */
 const revisionOf = ({ status }, { key, instrument }) => {
@@ -18,26 +18,13 @@ const revisionOf = ({ status }, { key, instrument }) => {
 export const coveragePath = (dataset, query) =>
   `/v1/coverage/${dataset.key}?${new URLSearchParams({ ...instrumentOf(dataset), ...query })}`;
 
-export class Covered extends Component {
-  #latest = new Latest();
+export class Covered extends Asking {
   #revision = '';
   /** After a fault the next look at the service asks again. */
   #failedAt;
   state = { coverage: undefined, fault: undefined };
 
-  componentDidMount() {
-    void this.#look();
-  }
-
-  componentDidUpdate() {
-    void this.#look();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
-
-  async #look() {
+  async look() {
     const { facts, dataset } = this.props;
     const { revision, partitions } = revisionOf(facts, dataset);
     if (revision === this.#revision || facts === this.#failedAt) return;
@@ -45,7 +32,7 @@ export class Covered extends Component {
     // The answer states proved partitions as stretches. The page asks for the few others by state.
     const states = ['quarantined', 'published', 'publishing'].filter((state) => partitions[state] > 0);
     const asked = states.length === 0 ? ['quarantined'] : states;
-    const end = await this.#latest.ask((signal) =>
+    const end = await this.latest.ask((signal) =>
       Promise.all(asked.map((state) => ask(coveragePath(dataset, { state, limit: '1000' }), { signal }))),
     );
     if (!end) return;

@@ -1,12 +1,12 @@
 /** The first screen: what data is here and how to take it, then how the system stands. */
-import { ask, download, Latest } from './api.js';
+import { ask, download } from './api.js';
 import { findingsOf, verdictOf } from './findings.js';
 import { counted, duration, short, size, stretch, whole } from './format.js';
 import { InstrumentSelect, withInstrument } from './instruments.js';
 import { hashOf, remember } from './place.js';
 import { fileOf, instrumentOf, nameOf, sparkOf, takeOf } from './request.js';
 import { snippetsOf } from './snippets.js';
-import { Badge, Component, html, Problem, Select, Snippets, Spark } from './view.js';
+import { Asking, Badge, Component, html, Problem, Select, Snippets, Spark } from './view.js';
 
 /** Rows that a download from the first screen has: what a spreadsheet opens at once. */
 const TAKEN = 10_000;
@@ -37,32 +37,19 @@ function Summary({ facts }) {
 }
 
 /** Each dataset, or the instrument that the address names after its key: its range, rows, a picture of its newest values, and how to take it. */
-class Catalogue extends Component {
+class Catalogue extends Asking {
   state = { sparks: {}, open: '', chosen: this.props.choices };
-  #latest = new Latest();
   #version = '';
   /** What of each dataset and instrument was proved when its picture was drawn. @type {Map<string, string>} */
   #drawn = new Map();
 
-  componentDidMount() {
-    this.#look();
-  }
-
-  componentDidUpdate() {
-    this.#look();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
-
   /** One after the other, so that the pictures never fill the queue of reads. Those whose read fails are left out. */
-  async #look() {
+  async look() {
     const datasets = this.#datasets;
     const version = JSON.stringify(datasets.map(({ availability, instrument }) => [availability, instrument]));
     if (version === this.#version) return;
     this.#version = version;
-    await this.#latest.ask(async (signal) => {
+    await this.latest.ask(async (signal) => {
       for (const dataset of datasets) {
         const request = sparkOf(dataset);
         const stand = JSON.stringify(dataset.availability);

@@ -1,37 +1,24 @@
 /** The proof of a day: its partitions, the values that prove them, and links down to the source's own bytes. */
-import { ask, Latest } from './api.js';
+import { ask } from './api.js';
 import { coveragePath } from './covered.js';
 import { counted, minute, shortened, size, stretch, whole } from './format.js';
 import { Revisions } from './revisions.js';
-import { Badge, Component, digest, Facts, html, Problem } from './view.js';
+import { Asking, Badge, digest, Facts, html, Problem } from './view.js';
 
 /** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
 const SHOWN = 20;
 
-export class Proof extends Component {
-  #latest = new Latest();
+export class Proof extends Asking {
   #asked = '';
   #day = '';
   state = { end: undefined };
 
-  componentDidMount() {
-    void this.#look();
-  }
-
-  componentDidUpdate() {
-    void this.#look();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
-
-  async #look() {
+  async look() {
     const { dataset, chosen, seen } = this.props;
     const asked = chosen ? `${chosen.day} ${seen}` : '';
     if (asked === this.#asked) return;
     this.#asked = asked;
-    this.#latest.stop();
+    this.latest.stop();
     const isOther = chosen?.day !== this.#day;
     this.#day = chosen?.day;
     if (isOther) this.setState({ end: undefined });
@@ -40,7 +27,7 @@ export class Proof extends Component {
     if (isOther && this.box.getBoundingClientRect().top > innerHeight * 0.8)
       this.box.scrollIntoView({ block: 'center' });
     const [from, to] = [chosen.window.from, chosen.window.to].map((ms) => new Date(ms).toISOString());
-    const end = await this.#latest.ask((signal) => ask(coveragePath(dataset, { from, to, limit: '200' }), { signal }));
+    const end = await this.latest.ask((signal) => ask(coveragePath(dataset, { from, to, limit: '200' }), { signal }));
     if (end) this.setState({ end });
   }
 
@@ -95,20 +82,15 @@ function Partition({ dataset, one, isOpen, seen, revision, onRevision }) {
 }
 
 /** The first event of a partition as the source sent it. */
-class Bytes extends Component {
-  #latest = new Latest();
+class Bytes extends Asking {
   state = { end: undefined, isReading: false };
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
 
   async #read() {
     const { dataset, one } = this.props;
     this.setState({ isReading: true });
     const query = new URLSearchParams({ partition: one.partition });
     const path = `/v1/lineage/${dataset}/${encodeURIComponent(one.first_offset)}?${query}`;
-    const end = await this.#latest.ask((signal) => ask(path, { signal }));
+    const end = await this.latest.ask((signal) => ask(path, { signal }));
     if (end) this.setState({ end, isReading: false });
   }
 

@@ -1,8 +1,8 @@
 /** The revisions of a partition: which was served when, and which rows a later document of the vendor changes. */
-import { ask, download, Latest, readRows } from './api.js';
+import { ask, download, readRows } from './api.js';
 import { counted, instant, minute, whole } from './format.js';
 import { instrumentOf } from './request.js';
-import { Badge, Component, digest, Facts, html, Problem, Table } from './view.js';
+import { Asking, Badge, digest, Facts, html, Problem, Table } from './view.js';
 
 /** The most rows of a diff that the page shows. */
 const SHOWN = 200;
@@ -18,29 +18,16 @@ const STATE_TEXT = {
   accepted: 'An operator reingested it: it is served as another revision.',
 };
 
-export class Revisions extends Component {
-  #latest = new Latest();
+export class Revisions extends Asking {
   #asked = '';
   state = { end: undefined };
 
-  componentDidMount() {
-    void this.#look();
-  }
-
-  componentDidUpdate() {
-    void this.#look();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
-
-  async #look() {
+  async look() {
     const { dataset, partition, seen } = this.props;
     if (seen === this.#asked) return;
     this.#asked = seen;
     const query = new URLSearchParams({ dataset: dataset.key, ...instrumentOf(dataset), partition, limit: LIMIT });
-    const end = await this.#latest.ask((signal) => ask(`/v1/revisions?${query}`, { signal }));
+    const end = await this.latest.ask((signal) => ask(`/v1/revisions?${query}`, { signal }));
     if (end) this.setState({ end });
   }
 
@@ -76,16 +63,11 @@ function Revision({ one, isOpen, onOpen }) {
   </div>`;
 }
 
-class Differences extends Component {
-  #latest = new Latest();
+class Differences extends Asking {
   state = { end: undefined, isReading: false };
 
   componentDidMount() {
     if (this.props.isOpen) void this.#read();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
   }
 
   get #path() {
@@ -96,14 +78,14 @@ class Differences extends Component {
     const { one, onOpen, isOpen } = this.props;
     if (!isOpen) onOpen(String(one.id));
     this.setState({ isReading: true });
-    const end = await this.#latest.ask((signal) => readRows({ path: this.#path }, signal));
+    const end = await this.latest.ask((signal) => readRows({ path: this.#path }, signal));
     if (end) this.setState({ end, isReading: false });
   }
 
   async #download() {
     const { id } = this.props.one;
     const request = { path: this.#path, accept: 'application/x-ndjson' };
-    const end = await this.#latest.ask(() => download(request, `revision-${id}.ndjson`));
+    const end = await this.latest.ask(() => download(request, `revision-${id}.ndjson`));
     if (end?.fault) this.setState({ end });
   }
 

@@ -1,4 +1,5 @@
 /** The view library, and the parts that several views are made of. Text is never parsed as HTML, so no text of a source becomes markup. */
+import { Latest } from './api.js';
 import { shortened } from './format.js';
 import htm from './htm.js';
 import { Component, createElement, render } from './preact.js';
@@ -6,6 +7,29 @@ import { Component, createElement, render } from './preact.js';
 export { Component, render };
 /** Makes elements from a template. @type {(parts: TemplateStringsArray, ...values: any[]) => any} */
 export const html = /** @type {any} */ (htm).bind(createElement);
+
+/** Asks the service for what it shows: `look` is called whenever it is shown or shown anew, and decides whether to ask. */
+export class Asking extends Component {
+  latest = new Latest();
+
+  componentDidMount() {
+    this.look();
+  }
+
+  componentDidUpdate() {
+    this.look();
+  }
+
+  componentWillUnmount() {
+    this.latest.stop();
+  }
+
+  /** @returns {void | Promise<void>} */
+  look() {}
+
+  /** @returns {any} */
+  render() {}
+}
 
 /** @param {{ caption: string, columns: readonly (string | [string, 'number'])[], rows: readonly any[][], kind?: string }} table */
 export function Table({ caption, columns, rows, kind }) {

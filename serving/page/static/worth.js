@@ -1,12 +1,12 @@
 /** What a day is worth: its condition and why, what its rows show, and its silences on its candles. */
-import { ask, Fault, Latest, readRows } from './api.js';
+import { ask, Fault, readRows } from './api.js';
 import { drawnIn, requestFor, viewOf } from './candle-view.js';
 import { SilenceChart } from './charts.js';
 import { DAY_MS, REASON_TEXT, silentSlots } from './days.js';
 import { counted, dayOf, duration, instant, minute, whole } from './format.js';
 import { hashOf } from './place.js';
 import { instrumentOf, nameOf } from './request.js';
-import { Badge, Component, Facts, html, Problem, Table } from './view.js';
+import { Asking, Badge, Facts, html, Problem, Table } from './view.js';
 
 const TONES = { available: 'good', degraded: 'warn', pending: '', missing: 'bad' };
 /** The most silences that are listed. */
@@ -16,24 +16,11 @@ const AROUND_MS = 5 * 60_000;
 
 const clock = (utc) => utc.slice(11, 19);
 
-export class Worth extends Component {
-  #latest = new Latest();
+export class Worth extends Asking {
   #asked = '';
   state = { found: undefined, silences: [], drawn: undefined, fault: undefined };
 
-  componentDidMount() {
-    void this.#look();
-  }
-
-  componentDidUpdate() {
-    void this.#look();
-  }
-
-  componentWillUnmount() {
-    this.#latest.stop();
-  }
-
-  async #look() {
+  async look() {
     const { dataset, day, window, seen } = this.props;
     if (seen === this.#asked) return;
     this.#asked = seen;
@@ -46,7 +33,7 @@ export class Worth extends Component {
       silences: 'list',
       ...instrumentOf(dataset),
     });
-    const end = await this.#latest.ask(async (signal) => {
+    const end = await this.latest.ask(async (signal) => {
       const { conditions } = await ask(`/v1/conditions?${query}`, { signal });
       const found = conditions.at(-1);
       const silences = conditions.flatMap((one) => one.silences?.list ?? []);
