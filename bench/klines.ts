@@ -1,6 +1,6 @@
 /**
  * Klines over HTTP, kept where they can be, beside hand-written SQL for the same columns over the rows, through `pg`: a day of 1 minute,
- * of aligned seconds, and of a size that is computed from rows; and 1 hour over many thin days. Both sides end with rows as JavaScript
+ * of aligned seconds, of a size that comes from seconds, and of one that is computed from rows; and 1 hour over many thin days. Both sides end with rows as JavaScript
  * objects and are compared first. The hand-written SQL adds doubles and rounds the sum; the contract requires the exact sum.
  */
 import { DAY_MS } from '../shared/dates.ts';
@@ -29,16 +29,24 @@ export const klines = subject({
     await ingestHistory(lab, { ...day, rows, firstId: 1 + thinDays * thin['thin-rows'] });
     await using service = await startService(stack.databaseUrl);
     await using client = await connected(stack.databaseUrl);
-    const compare = async (what: string, window: Window, seconds: number, mode: 'native' | 'aligned_1s' = 'native') => {
-      const sql = (mode === 'native' ? nativeSql : alignedSql)(window, seconds);
-      const body = { start_date: dayOf(window.fromMs), end_date: dayOf(window.toMs - 1), kline_size: seconds, mode };
+    const compare = async (
+      what: string,
+      window: Window,
+      seconds: number,
+      { mode = 'native', fields }: { mode?: 'native' | 'aligned_1s'; fields?: readonly string[] } = {},
+    ) => {
+      const sql = mode === 'native' ? nativeSql(window, seconds, fields) : alignedSql(window, seconds);
+      const dates = { start_date: dayOf(window.fromMs), end_date: dayOf(window.toMs - 1) };
+      const body = { ...dates, kline_size: seconds, mode, fields };
       const served = async (): Promise<Row[]> => (await service.json(KLINES, body)).rows;
       const found = async (): Promise<Row[]> => (await client.pg.query(sql)).rows;
       checkSame(await served(), await found());
       await lab.compare(what, { tidemark: timed(served), 'SQL over rows': timed(found) });
     };
     await compare('1 m klines of a day', day, 60);
-    await compare('1 m klines of a day of aligned seconds', day, 60, 'aligned_1s');
+    await compare('1 m klines of a day of aligned seconds', day, 60, { mode: 'aligned_1s' });
+    await compare('90 s klines of a day, of seconds', day, 90, { fields: OF_SECONDS });
+    await compare('7 s klines of a day, of seconds', day, 7, { fields: OF_SECONDS });
     await compare('90 s klines of a day, from rows', day, 90);
     await compare(`1 h klines of ${thinDays} days of ${thin['thin-rows'].toLocaleString('en-US')}`, years, 3600);
   },
@@ -46,21 +54,35 @@ export const klines = subject({
 
 type Row = Readonly<Record<string, unknown>>;
 
-const nativeSql = (
-  { fromMs, toMs }: Window,
-  seconds: number,
-) => `select time_bucket(${seconds * 1000}::int8, "timestamp") as datetime,
-  first(price, trade_id) as open, max(price) as high, min(price) as low, last(price, trade_id) as close,
-  round(avg(price)::numeric, 5)::float8 as mean, round(stddev_pop(price)::numeric, 6)::float8 as std,
-  percentile_disc(0.5) within group (order by price) as median,
-  percentile_disc(0.75) within group (order by price) - percentile_disc(0.25) within group (order by price) as iqr,
-  round(sum(quantity)::numeric, 9)::float8 as volume, avg(is_buyer_maker::int)::float8 as maker_ratio,
-  count(*) as no_of_trades, first(price * quantity, trade_id) as open_liquidity, max(price * quantity) as high_liquidity,
-  min(price * quantity) as low_liquidity, last(price * quantity, trade_id) as close_liquidity,
-  round(sum(price * quantity)::numeric, 1)::float8 as liquidity_sum,
-  sum(quantity) filter (where is_buyer_maker) as maker_volume,
-  round((sum(price * quantity) filter (where is_buyer_maker))::numeric, 1)::float8 as maker_liquidity
-  from ${DATASET} where "timestamp" >= ${fromMs} and "timestamp" < ${toMs} group by 1 order by 1`;
+/** The columns that seconds determine. */
+const OF_SECONDS = ['datetime', 'open', 'high', 'low', 'close', 'volume', 'no_of_trades'];
+
+const NATIVE: Readonly<Record<string, string>> = {
+  open: 'first(price, trade_id)',
+  high: 'max(price)',
+  low: 'min(price)',
+  close: 'last(price, trade_id)',
+  mean: 'round(avg(price)::numeric, 5)::float8',
+  std: 'round(stddev_pop(price)::numeric, 6)::float8',
+  median: 'percentile_disc(0.5) within group (order by price)',
+  iqr: 'percentile_disc(0.75) within group (order by price) - percentile_disc(0.25) within group (order by price)',
+  volume: 'round(sum(quantity)::numeric, 9)::float8',
+  maker_ratio: 'avg(is_buyer_maker::int)::float8',
+  no_of_trades: 'count(*)',
+  open_liquidity: 'first(price * quantity, trade_id)',
+  high_liquidity: 'max(price * quantity)',
+  low_liquidity: 'min(price * quantity)',
+  close_liquidity: 'last(price * quantity, trade_id)',
+  liquidity_sum: 'round(sum(price * quantity)::numeric, 1)::float8',
+  maker_volume: 'sum(quantity) filter (where is_buyer_maker)',
+  maker_liquidity: 'round((sum(price * quantity) filter (where is_buyer_maker))::numeric, 1)::float8',
+};
+
+function nativeSql({ fromMs, toMs }: Window, seconds: number, fields: readonly string[] = Object.keys(NATIVE)): string {
+  const columns = fields.flatMap((name) => (name in NATIVE ? [`${NATIVE[name]} as ${name}`] : []));
+  return `select time_bucket(${seconds * 1000}::int8, "timestamp") as datetime, ${columns.join(', ')}
+    from ${DATASET} where "timestamp" >= ${fromMs} and "timestamp" < ${toMs} group by 1 order by 1`;
+}
 
 const alignedSql = ({ fromMs, toMs }: Window, seconds: number) => `select
   time_bucket(interval '${seconds} s', aligned_at_utc, timestamptz '1970-01-01Z') as datetime,

@@ -78,8 +78,12 @@ create table if not exists partitions (
   -- another document that its source was found to publish with the same content, such as that of the day where the partition was made
   -- of the month's: {"attempt": 1, "document": {...}}
   same_document jsonb,
-  -- digest of the kept klines that lie wholly inside it, in binary COPY format and in the order of their primary key
+  -- digest of the kept klines that lie wholly inside it, in binary COPY format and in the order of their primary key, and of
+  -- inexact_seconds
   klines_sha256 text,
+  -- the times of its aligned rows that do not add up to longer klines of its trades: where ids go back from a second to the next,
+  -- or quantities have more than eight decimals. Null where that is not known
+  inexact_seconds int8multirange,
   -- of trade datasets, the smallest and largest value of each column of doubles, {"price": [41000.5, 43999.9], ...}: reads with
   -- filters leave out what no row can pass
   value_ranges jsonb,
@@ -103,8 +107,6 @@ create index if not exists partitions_ingested on partitions (dataset_id, from_m
 -- Reads add up the row counts of the proved partitions of a window: from this index alone, since rows of the table are wide.
 create index if not exists partitions_counts on partitions (dataset_id, from_ms) include (to_ms, rows, aligned_rows)
   where state = 'proved';
-create index if not exists partitions_klines on partitions (dataset_id, from_ms) include (to_ms)
-  where state = 'proved' and klines_sha256 is not null;
 
 -- The proved time ranges of a dataset, epoch ms. Readers take it first, in their snapshot.
 create table if not exists coverage (

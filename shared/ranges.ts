@@ -10,6 +10,10 @@ export function parseMultirange(text: string): Range[] {
   return [...text.matchAll(/\[(-?\d+),(-?\d+)\)/g)].map(([, from, to]) => ({ from: Number(from), to: Number(to) }));
 }
 
+/** The text form of sorted, disjoint ranges. */
+export const multirangeText = (ranges: readonly Range[]): string =>
+  `{${ranges.map(({ from, to }) => `[${from},${to})`).join(',')}}`;
+
 /** The parts of `ranges` inside [from, to). */
 export function clip(ranges: readonly Range[], from: number, to: number): Range[] {
   return ranges

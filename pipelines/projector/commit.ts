@@ -47,6 +47,8 @@ export interface Proved {
   readonly frames: readonly FrameEntry[];
   /** Digest of its klines, which are stored already; null or absent for datasets without. */
   readonly klinesSha256?: string | null;
+  /** See KeptKlines. */
+  readonly inexactSeconds?: string | null;
   /** Digest of the canonical bytes of its rows (shared/proof-log/rows.ts). */
   readonly rowsSha256: string;
   /** Their facts in canonical bytes (shared/proof/facts.ts). */
@@ -151,6 +153,7 @@ const PROOF = storedColumns(partitions, [
   'throughMs',
   'lastUpdatedAt',
   'klinesSha256',
+  'inexactSeconds',
   'valueRanges',
   'facts',
 ]);
@@ -160,33 +163,33 @@ async function writePartitions(
   dataset: DatasetDefinition,
   proved: readonly Proved[],
 ): Promise<void> {
-  const rows = proved.map(
-    ({ manifest, recount, frames, facts, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
-      const extent = extentOf(dataset, manifest);
-      return {
-        partitionKey: manifest.partition,
-        attempt: manifest.attempt,
-        revision: manifest.revision,
-        fromMs: manifest.from_ms,
-        toMs: manifest.to_ms,
-        synthetic: manifest.synthetic,
-        rows: manifest.rows,
-        alignedRows: recount.aligned_rows,
-        alignedHash: recount.aligned_hash,
-        offsets: offsetsOf(dataset, manifest),
-        manifest,
-        recount,
-        ingestedAt: new Date(manifest.ingested_at_ms),
-        sourceId: extent?.sourceId ?? null,
-        span: extent ? `[${extent.span.from},${extent.span.to})` : null,
-        throughMs: extent?.throughMs ?? null,
-        lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
-        klinesSha256,
-        valueRanges: rangesOf(frames) ?? null,
-        facts,
-      };
-    },
-  );
+  const rows = proved.map((one): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
+    const { manifest, recount, frames, facts, klinesSha256 = null, inexactSeconds = null } = one;
+    const extent = extentOf(dataset, manifest);
+    return {
+      partitionKey: manifest.partition,
+      attempt: manifest.attempt,
+      revision: manifest.revision,
+      fromMs: manifest.from_ms,
+      toMs: manifest.to_ms,
+      synthetic: manifest.synthetic,
+      rows: manifest.rows,
+      alignedRows: recount.aligned_rows,
+      alignedHash: recount.aligned_hash,
+      offsets: offsetsOf(dataset, manifest),
+      manifest,
+      recount,
+      ingestedAt: new Date(manifest.ingested_at_ms),
+      sourceId: extent?.sourceId ?? null,
+      span: extent ? `[${extent.span.from},${extent.span.to})` : null,
+      throughMs: extent?.throughMs ?? null,
+      lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
+      klinesSha256,
+      inexactSeconds,
+      valueRanges: rangesOf(frames) ?? null,
+      facts,
+    };
+  });
   await client.query(
     `insert into partitions (dataset_id, state, proved_at, ${KEY.names}, ${PROOF.names})
      select $1, 'proved', clock_timestamp(), ${KEY.members}, ${PROOF.members}

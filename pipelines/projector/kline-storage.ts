@@ -32,7 +32,14 @@ import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { KeptKlines } from '../rows/binary-copy.ts';
 import { CopyIn } from '../rows/copy-in.ts';
 import { exactDecimal } from '../rows/exact-decimal.ts';
-import { DayKlines, type KeptValue, nativeValues, type PriceSpan, quartileRanges } from '../rows/kept-klines.ts';
+import {
+  DayKlines,
+  type KeptValue,
+  nativeValues,
+  type PriceSpan,
+  quartileRanges,
+  type SecondIds,
+} from '../rows/kept-klines.ts';
 import { type PriceRuns, type TradeBucket, together } from '../rows/kline-builder.ts';
 
 /** The shortest klines that are kept. */
@@ -54,11 +61,15 @@ export async function storeKlines(client: ClientBase, klines: KeptKlines): Promi
   }
 }
 
-/** The digest of the stored klines that lie inside the window, whatever number the database gave their instrument. */
+/**
+ * The digest of the stored klines that lie inside the window, whatever number the database gave their instrument, and of the seconds
+ * that are listed as inexact.
+ */
 export async function storedKlinesSha256(
   client: ClientBase,
   dataset: DatasetDefinition,
   window: TimeWindow,
+  inexactSeconds: string | null,
 ): Promise<string> {
   const digest = createHash('sha256');
   const base = baseOf(dataset);
@@ -74,7 +85,7 @@ export async function storedKlinesSha256(
     );
     for await (const chunk of stream) digest.update(chunk);
   }
-  return digest.digest('hex');
+  return digest.update(inexactSeconds ?? '').digest('hex');
 }
 
 /** Removes the klines inside the window, and those that it shares with its neighbours. */
@@ -120,6 +131,9 @@ export function compareKlines(
 /** Rows that are read from the database at a time. */
 const FETCHED_ROWS = 20_000;
 
+/** Of a second without rows: it follows no other, so it is not exact. */
+const NO_IDS: SecondIds = { firstId: Number.NEGATIVE_INFINITY, lastId: Number.NEGATIVE_INFINITY };
+
 /** Makes the klines of a partition from its stored rows. */
 export async function klinesOfStored(
   client: ClientBase,
@@ -133,8 +147,12 @@ export async function klinesOfStored(
   const { time, identity, table } = dataset.native;
   const trades = `select t."${time.column}", t."${identity[0]}", ${price}, ${quantity}, ${isMaker}
     from ${table} t where ${scopeSql(dataset, partition)} order by t."${time.column}"`;
+  const ids = new Map<number, SecondIds>();
   for await (const [ms, id, p, q, maker] of rowsOfCursor(client, trades)) {
     klines.add(Number(ms), Number(id), Number(p), Number(q), maker === true ? 1 : 0);
+    const second = Math.floor(Number(ms) / 1000);
+    const { firstId, lastId } = ids.get(second) ?? { firstId: Number(id), lastId: Number(id) };
+    ids.set(second, { firstId: Math.min(firstId, Number(id)), lastId: Math.max(lastId, Number(id)) });
   }
   const seconds = `select extract(epoch from t.aligned_at_utc)::int8, t.open_price, t.high_price, t.low_price, t.close_price,
       t.quantity_sum, t.quote_volume_sum, t.trade_count
@@ -143,7 +161,8 @@ export async function klinesOfStored(
       and t.aligned_at_utc < '${new Date(partition.toMs).toISOString()}' order by t.aligned_at_utc`;
   for await (const row of rowsOfCursor(client, seconds)) {
     const [second, open, high, low, close, quantityOf, quote, count] = row.map(Number);
-    klines.addSecond(second * 1000, { open, high, low, close, quantity: quantityOf, quote, trades: count });
+    const folded = { open, high, low, close, quantity: quantityOf, quote, trades: count };
+    klines.addSecond(second * 1000, folded, ids.get(second) ?? NO_IDS);
   }
   return klines.build(dataset.number);
 }
@@ -190,11 +209,10 @@ export async function keepKlines(
   const partition = partitionOf(row);
   await deleteKlines(client, dataset, partition);
   await storeKlines(client, klines);
-  await client.query('update partitions set klines_sha256 = $3 where dataset_id = $1 and partition_key = $2', [
-    dataset.number,
-    partition.key,
-    klines.sha256,
-  ]);
+  await client.query(
+    'update partitions set klines_sha256 = $3, inexact_seconds = $4 where dataset_id = $1 and partition_key = $2',
+    [dataset.number, partition.key, klines.sha256, klines.inexactSeconds],
+  );
   await shareKlines(client, dataset, partition);
 }
 

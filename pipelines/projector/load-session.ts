@@ -343,10 +343,11 @@ export class LoadSession {
         reason ??
         (describeDiscrepancies(result.discrepancies) || undefined);
       if (reason === undefined) {
-        const { klinesSha256 } = result;
+        const { klinesSha256, inexactSeconds } = result;
         const { frames, rowsSha256 } = load;
         const facts = load.factsText(manifest);
-        const proved = { manifest, recount: found, frames, klinesSha256, rowsSha256, facts, sequence: message.seq };
+        const kept = { klinesSha256, inexactSeconds };
+        const proved = { manifest, recount: found, frames, ...kept, rowsSha256, facts, sequence: message.seq };
         await writeProved(client, dataset, [proved], position, async () => {});
         this.#transaction.keep(manifest.rows, load.bytes);
         this.#uncommitted = message;

@@ -52,6 +52,8 @@ export interface LoadResult {
   readonly discrepancies: readonly Discrepancy[];
   /** Digest of the klines that are kept of the rows; null for datasets without. */
   readonly klinesSha256: string | null;
+  /** As of the catalog. */
+  readonly inexactSeconds: string | null;
   /** How long each step after the last frame took, in ms. */
   readonly steps: Readonly<Record<string, number>>;
 }
@@ -257,14 +259,15 @@ export class PartitionLoad {
     if (klines && discrepancies.length === 0) {
       discrepancies.push(...(await this.#compareKlines(klines, manifest, found)));
     }
-    return { recount: found, discrepancies, klinesSha256: klines?.sha256 ?? null, steps };
+    const { sha256 = null, inexactSeconds = null } = klines ?? {};
+    return { recount: found, discrepancies, klinesSha256: sha256, inexactSeconds, steps };
   }
 
   /** Compares klines with the manifest, and those that are stored with those that were made. */
   async #compareKlines(klines: KeptKlines, manifest: Manifest, found: Recount): Promise<Discrepancy[]> {
     const discrepancies = compareKlines(this.#dataset, klines, manifest, found.aligned_rows);
     if (!this.#isServed) return discrepancies;
-    const stored = await storedKlinesSha256(this.#client, this.#dataset, this.partition);
+    const stored = await storedKlinesSha256(this.#client, this.#dataset, this.partition, klines.inexactSeconds);
     if (stored !== klines.sha256) {
       discrepancies.push({ fact: 'klines_sha256', expected: klines.sha256, found: stored });
     }

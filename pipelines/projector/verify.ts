@@ -267,7 +267,7 @@ export async function recountStored(
     discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
   }
   if (row.klinesSha256 !== null) {
-    const stored = await storedKlinesSha256(client, dataset, partition);
+    const stored = await storedKlinesSha256(client, dataset, partition, row.inexactSeconds);
     if (stored !== row.klinesSha256) {
       discrepancies.push({ fact: 'klines_sha256', expected: row.klinesSha256, found: stored });
     }

@@ -157,7 +157,7 @@ export class AlignedTrades {
         quote: seconds.quote.value(second),
         trades: seconds.count[second],
       };
-      klines.addSecond(ms, folded);
+      klines.addSecond(ms, folded, { firstId: seconds.firstId[second], lastId: seconds.lastId[second] });
       writeInt8(view, row + at, ms * 1000 - POSTGRES_EPOCH_US);
       writeInt8(view, row + count, folded.trades);
       view.setFloat64(row + open, folded.open);

@@ -346,6 +346,8 @@ export interface KeptKlines {
   /** Exact totals of prices and quantities over the same trades. */
   readonly price: ExactDecimal;
   readonly quantity: ExactDecimal;
+  /** The times whose seconds do not add up to longer klines of trades, as the text of an int8multirange. */
+  readonly inexactSeconds: string;
   /** See `digestOf`. */
   readonly sha256: string;
 }

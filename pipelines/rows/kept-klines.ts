@@ -5,11 +5,12 @@
 import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
+import { multirangeText, type Range, joined as union } from '../../shared/ranges.ts';
 import { baseNumber } from '../../shared/registry/instruments.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
-import { KlineBuilder, type PriceRuns, type TradeBucket } from './kline-builder.ts';
+import { KlineBuilder, MOST_FINE, type PriceRuns, type TradeBucket } from './kline-builder.ts';
 
 /** One second's aggregates, as they are stored. */
 export interface Second {
@@ -22,6 +23,12 @@ export interface Second {
   readonly trades: number;
 }
 
+/** The lowest and the highest id of a second's trades. */
+export interface SecondIds {
+  readonly firstId: number;
+  readonly lastId: number;
+}
+
 interface SecondsBucket extends Second {
   readonly startMs: number;
   readonly sizeMs: number;
@@ -30,21 +37,31 @@ interface SecondsBucket extends Second {
   readonly quoteTotal: ExactDecimal;
 }
 
-/** The digest of kept klines: over both tables' rows as COPY writes them. */
-export const digestOf = (native: Uint8Array, aligned: Uint8Array): string =>
+/** The digest of kept klines: over both tables' rows as COPY writes them, and over what is known of the seconds. */
+export const digestOf = (native: Uint8Array, aligned: Uint8Array, inexactSeconds: string): string =>
   [native, aligned]
     .reduce((hash, rows) => hash.update(COPY_HEADER).update(rows).update(COPY_TRAILER), createHash('sha256'))
+    .update(inexactSeconds)
     .digest('hex');
+
+const SECOND_MS = 1000;
+/** With more stretches of inexact seconds than this, a partition has no exact ones. */
+const MOST_INEXACT = MOST_FINE;
 
 export class DayKlines {
   readonly #window: PartitionWindow;
   readonly #trades: KlineBuilder;
   /** Klines of one minute from aligned rows, ascending. */
   readonly #minutes: SecondsBucket[] = [];
+  readonly #inexact: Range[] = [];
+  /** The highest id so far, and the last second with trades. */
+  #lastId = Number.NEGATIVE_INFINITY;
+  #lastMs: number;
 
   constructor(window: PartitionWindow) {
     this.#window = window;
     this.#trades = new KlineBuilder(window);
+    this.#lastMs = window.fromMs;
   }
 
   /** Adds a trade of the partition's window. `isMaker` is 1 when the buyer was the maker. */
@@ -53,7 +70,13 @@ export class DayKlines {
   }
 
   /** Adds the aligned row of a second, in order of time. */
-  addSecond(ms: number, row: Second): void {
+  addSecond(ms: number, row: Second, { firstId, lastId }: SecondIds): void {
+    // No bucket in which the seconds are out of the order of ids begins after the one before.
+    const isInOrder = firstId > this.#lastId;
+    const isExact = isInOrder && row.quantity < SHORT_BELOW;
+    if (!isExact) this.#inexact.push({ from: isInOrder ? ms : this.#lastMs, to: ms + SECOND_MS });
+    this.#lastId = Math.max(this.#lastId, lastId);
+    this.#lastMs = ms;
     const sizeMs = KEPT_SIZES_MS[0];
     const startMs = Math.floor(ms / sizeMs) * sizeMs;
     const last = this.#minutes.at(-1);
@@ -79,6 +102,7 @@ export class DayKlines {
     const base = baseNumber(datasetId);
     const digested = base === datasetId ? rows : rowsOf(base);
     const minutes = trades.filter(({ sizeMs }) => sizeMs === KEPT_SIZES_MS[0]);
+    const inexactSeconds = multirangeText(this.#inexactSeconds());
     const zero: ExactDecimal = { mantissa: 0n, scale: 0 };
     return {
       ...rows,
@@ -86,8 +110,23 @@ export class DayKlines {
       seconds: this.#minutes.reduce((sum, bucket) => sum + bucket.seconds, 0),
       price: minutes.map(({ totals }) => totals.price).reduce(addDecimals, zero),
       quantity: minutes.map(({ totals }) => totals.quantity).reduce(addDecimals, zero),
-      sha256: digestOf(digested.native, digested.aligned),
+      inexactSeconds,
+      sha256: digestOf(digested.native, digested.aligned, inexactSeconds),
     };
+  }
+
+  /**
+   * Trades of a stretch of other seconds have klines that their seconds add up to: ids rise from each second to the next, and the
+   * sum of a second, of at most eight decimals and not too large for a double, prints as it is.
+   */
+  #inexactSeconds(): Range[] {
+    const { fromMs, toMs } = this.#window;
+    const fine = [...this.#trades.fineSeconds].map((second) => ({
+      from: second * SECOND_MS,
+      to: (second + 1) * SECOND_MS,
+    }));
+    const found = union([...fine, ...this.#inexact]);
+    return fine.length > MOST_INEXACT || found.length > MOST_INEXACT ? [{ from: fromMs, to: toMs }] : found;
   }
 
   #secondsBuckets(): SecondsBucket[] {

@@ -23,6 +23,9 @@ const OPEN_MINUTES = 2;
 /** Minutes that are open at a time, whatever the order of trades: each takes 256 KiB. */
 const MOST_OPEN = 8;
 
+/** Seconds with quantities finer than 1e-8 that are listed one by one; with more, no second is exact. */
+export const MOST_FINE = 100;
+
 /** Exact sums over the trades of a bucket. */
 export interface TradeTotals {
   readonly price: ExactDecimal;
@@ -117,6 +120,8 @@ export class KlineBuilder {
   #minute = -1;
   /** Trades whose quantities are finer than 1e-8. */
   #long: LongTrades | undefined;
+  /** Seconds with such trades, up to one more than `MOST_FINE` of them. */
+  readonly fineSeconds = new Set<number>();
   #tickScale = 10 ** USUAL_DECIMALS;
   #tickDecimals = USUAL_DECIMALS;
 
@@ -156,7 +161,9 @@ export class KlineBuilder {
     const units = Math.round(quantity * UNIT);
     const inTicks = price < MAX_PRICE && ticks / this.#tickScale === price;
     if (!inTicks || !this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
-    if (inTicks && quantity < MAX_QUANTITY && units / UNIT === quantity) {
+    const isFine = quantity >= MAX_QUANTITY || units / UNIT !== quantity;
+    if (isFine && this.fineSeconds.size <= MOST_FINE) this.fineSeconds.add(Math.floor(ms / 1000));
+    if (inTicks && !isFine) {
       this.#addUnits(minute, ticks, units, isMaker);
     } else if (!inTicks || quantity >= MAX_QUANTITY || !this.#addLong(minute, ticks, quantity, isMaker)) {
       this.#addUnusual(minute, price, quantity, isMaker);

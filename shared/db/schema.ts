@@ -80,6 +80,8 @@ export const partitions = pgTable('partitions', {
   sameDocument: jsonb('same_document').$type<{ readonly attempt: number; readonly document: DocumentFacts }>(),
   /** Digest of the kept klines; null where none are kept. */
   klinesSha256: text('klines_sha256'),
+  /** The times of aligned rows that longer klines of trades cannot be added up from; null where that is not known. */
+  inexactSeconds: multirange('inexact_seconds'),
   /** Smallest and largest values by column. */
   valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
   /** Of a proved partition, in canonical bytes. */

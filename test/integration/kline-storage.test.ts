@@ -52,7 +52,7 @@ const everything = () =>
     `select 'native' as kind, to_jsonb(k) - 'first_revision' - 'second_revision' as row from native_klines k
      union all select 'aligned', to_jsonb(k) from aligned_klines k
      union all select 'shared', to_jsonb(k) - 'first_revision' - 'second_revision' from shared_klines k
-     union all select partition_key, to_jsonb(klines_sha256) from partitions order by 1, 2`,
+     union all select partition_key, to_jsonb(klines_sha256 || inexact_seconds::text) from partitions order by 1, 2`,
   );
 
 /** The condition for the kline of the day's first minute that has trades. */
@@ -128,9 +128,15 @@ test('go with a quarantine, and come back with a release and with a replay', { t
   expect(await everything()).toEqual(before);
 });
 
-test('altered ones quarantine their partition, and a replay mends them', async () => {
+test.each([
+  ['altered ones', `update native_klines set close = close + 1 where ${firstMinute(DAYS[1].day)}`],
+  [
+    'seconds that are said to be exact, or not,',
+    `update partitions set inexact_seconds = inexact_seconds + '{[1,2)}' where partition_key = '${DAYS[1].day}'`,
+  ],
+])('%s quarantine their partition, and a replay mends them', async (_, alter) => {
   const before = await everything();
-  await system.client.query(`update native_klines set close = close + 1 where ${firstMinute(DAYS[1].day)}`);
+  await system.client.query(alter);
   expect((await run('replay', dataset.key, '--verify-only')).json.units.map(({ state }: Json) => state)).toEqual([
     'identical',
     'differs',

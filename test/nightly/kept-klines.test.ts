@@ -1,6 +1,6 @@
 /**
- * Klines from kept ones against the same klines from rows, bit for bit: two databases hold the same trades, and one of them
- * holds kept klines of most days. Kept klines that nothing proves lie among the others.
+ * Klines from kept ones and from seconds against the same klines from rows, bit for bit: two databases hold the same trades, and one of
+ * them holds kept klines of most days. Kept klines that nothing proves lie among the others.
  */
 
 import { once } from 'node:events';
@@ -8,9 +8,11 @@ import fc from 'fast-check';
 import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { DayKlines } from '../../pipelines/rows/kept-klines.ts';
 import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { DAY_MS } from '../../shared/dates.ts';
-import type { Range } from '../../shared/ranges.ts';
+import { parseMultirange, type Range } from '../../shared/ranges.ts';
+import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { instrumentDataset, parseInstrument, slotNumber } from '../../shared/registry/instruments.ts';
 import { isWholeSize, KEPT_COLUMNS, KEPT_SIZES_MS, KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
@@ -53,7 +55,7 @@ const HARD: readonly Partial<AnyTrade>[] = [
 
 const windowOfDay = (dataset: DatasetDefinition, day: string) => windowOf(dataset, dayKeyOf(dataset, day));
 
-/** Trades of a file day, crowded at both of its ends. The order of ids is nearly that of the times. */
+/** Trades of a file day, crowded at both of its ends, with one in its first and in its last millisecond. The order of ids is nearly that of the times. */
 function dayOf(dataset: DatasetDefinition, key: string, index: number): FileDay {
   const random = seededRandom(SEED + 100 * dataset.number + index);
   const { fromMs, toMs } = windowOfDay(dataset, key);
@@ -62,11 +64,15 @@ function dayOf(dataset: DatasetDefinition, key: string, index: number): FileDay 
     const far = random() * DAY_MS;
     return Math.floor(share < 0.3 ? fromMs + near : share < 0.6 ? toMs - near - 1 : fromMs + Math.min(far, DAY_MS - 1));
   }).sort((a, b) => a - b);
-  const firstId = dataset.offset.unique ? 1000 * (index + 1) : 1;
+  times[0] = fromMs;
+  times[times.length - 1] = toMs - 1;
+  // The other instrument has lower ids again from 7 March on.
+  const isAgain = dataset === OTHER && key === '2024-03-07';
+  const firstId = !dataset.offset.unique ? 1 : isAgain ? 500 : 1000 * (index + 1);
   const trades = times.map((timestamp, at): AnyTrade => {
     const price = round(40_000 + 500 * Math.sin(at / 50) + random() * 10, random() < 0.9 ? 2 : 8);
     const trade = {
-      trade_id: firstId + (at ^ 1),
+      trade_id: firstId + (at % 16 < 2 && at > 1 ? at ^ 1 : at),
       timestamp,
       price,
       quantity: round(random() * 0.5 + 1e-5, random() < 0.9 ? 5 : 8),
@@ -128,9 +134,12 @@ async function keepAll({ databaseUrl }: TestEnv): Promise<void> {
 }
 
 const SIZES: readonly (number | string)[] = [
-  ...[1, 7, 60, 90, 420, 3600, 86_399, 100_000, 2_678_400],
+  ...[1, 7, 45, 60, 90, 420, 997, 3600, 86_399, 100_000, 2_678_400],
   ...['2m', '5m', '7m', '15m', '30m', '1h', '2h', '4h', '6h', '8h', '12h', '1d', '2d', '1w'],
 ];
+
+/** The columns that seconds determine. */
+const OF_SECONDS = ['datetime', 'open', 'high', 'low', 'close', 'volume', 'no_of_trades'];
 
 const pathOf = (dataset: DatasetDefinition) => `/v1/historical/${dataset.trades!.klinesPath}`;
 const ask = ({ serving }: Side, dataset: DatasetDefinition, body: object) =>
@@ -200,7 +209,12 @@ function requests(dataset: DatasetDefinition, mode: Mode): fc.Arbitrary<object> 
     const klines = all.get(nameOf(dataset, mode, kline_size))!;
     return fc
       .record({
-        fields: fc.option(fc.shuffledSubarray(names, { minLength: 1 }), { nil: undefined }),
+        fields: fc.option(
+          fc.oneof(fc.shuffledSubarray(names, { minLength: 1 }), fc.shuffledSubarray(OF_SECONDS, { minLength: 1 })),
+          {
+            nil: undefined,
+          },
+        ),
         filters: fc.option(fc.array(clauses(mode, klines), { maxLength: 2 }), { nil: undefined }),
       })
       .map((rest) => ({ mode, kline_size, ...window, ...rest }));
@@ -211,7 +225,10 @@ const CASES = DATASETS.flatMap((dataset) => MODES.map((mode) => [nameOfDataset(d
 
 describe('with kept klines and without them the answers are equal', () => {
   test.each(CASES)('%s, %s: every size, with all columns', async (_name, mode, dataset) => {
-    for (const kline_size of SIZES) await compare(dataset, { mode, kline_size });
+    for (const kline_size of SIZES) {
+      await compare(dataset, { mode, kline_size });
+      await compare(dataset, { mode, kline_size, fields: OF_SECONDS });
+    }
   });
 
   test.each(CASES)('%s, %s: any size, window, fields and filters', async (_name, mode, dataset) => {
@@ -275,6 +292,67 @@ describe('kept klines are what is read', () => {
     });
   });
 
+  const inexact = new Map<DatasetDefinition, readonly Range[]>();
+  beforeAll(() => {
+    for (const dataset of DATASETS) {
+      inexact.set(
+        dataset,
+        WORLDS.get(dataset)!.flatMap((day) => parseMultirange(inexactSeconds(dataset, day))),
+      );
+    }
+  });
+
+  /** Whether the kline comes from seconds: its trades lie in file days with kept klines, whose seconds add up to it. */
+  function isOfSeconds(dataset: DatasetDefinition, sizeMs: number, start: string, window: Range): boolean {
+    if (sizeMs % 60_000 === 0) return false;
+    const bucket = { from: Date.parse(start), to: Date.parse(start) + sizeMs };
+    const overlaps = (range: Range) =>
+      Math.max(range.from, bucket.from, window.from) < Math.min(range.to, bucket.to, window.to);
+    const own = KEYS.filter((key) => {
+      const { fromMs, toMs } = windowOfDay(dataset, key);
+      return overlaps({ from: fromMs, to: toMs });
+    });
+    const again = Date.parse('2024-03-07');
+    const isAgain = dataset === OTHER && window.from < again && again < window.to;
+    if (isAgain && overlaps({ from: again - 1, to: again + 1 })) return false;
+    return !own.includes(UNKEPT) && !inexact.get(dataset)!.some(overlaps);
+  }
+
+  test.each(DATASETS.map((dataset) => [nameOfDataset(dataset), dataset] as const))(
+    '%s: seconds of other sizes, wherever they add up, and nowhere else',
+    async (_name, dataset) => {
+      const negate = () =>
+        execute(
+          kept.env.databaseUrl,
+          `update ${ALIGNED_TABLE} set high_price = -high_price where dataset_id = ${dataset.number}`,
+        );
+      await negate();
+      let ofSeconds = 0;
+      for (const kline_size of SIZES) {
+        for (const [first, last] of [
+          ['01', '16'],
+          ['04', '05'],
+          ['06', '06'],
+        ]) {
+          const [start_date, end_date] = [`2024-03-${first}`, `2024-03-${last}`];
+          const window = { from: Date.parse(start_date), to: Date.parse(end_date) + DAY_MS };
+          const body = { kline_size, start_date, end_date, fields: ['datetime', 'high'] };
+          const { rows } = (await ask(kept, dataset, body)).json;
+          const found = rows.filter((row: Kline) => (row.high as number) < 0).map((row: Kline) => row.datetime);
+          const expected = rows
+            .map((row: Kline) => row.datetime as string)
+            .filter((start: string) => isOfSeconds(dataset, lengthOf(kline_size), start, window));
+          expect([kline_size, start_date, found]).toEqual([kline_size, start_date, expected]);
+          ofSeconds += found.length;
+          const others = (await ask(kept, dataset, { ...body, fields: ['high', 'mean'] })).json.rows;
+          expect(others.filter((row: Kline) => (row.high as number) < 0)).toEqual([]);
+        }
+      }
+      await negate();
+      expect(ofSeconds).toBeGreaterThan(1000);
+    },
+  );
+
   test('also the newest and random ones', async () => {
     await whileNegative(async () => {
       for (const window of [{ n_latest_rows: 3 }, { n_random_rows: 3, random_seed: 4 }]) {
@@ -287,6 +365,22 @@ describe('kept klines are what is read', () => {
 
   test('a lost one is noticed, and its partition is to be recounted', async () => {
     const { databaseUrl } = kept.env;
+    const seconds = { kline_size: 7, fields: ['datetime', 'volume'], start_date: '2024-03-06', end_date: '2024-03-06' };
+    const of = `dataset_id = 1 and aligned_at_utc >= '2024-03-06T12:00Z' and aligned_at_utc < '2024-03-07Z'`;
+    await execute(
+      databaseUrl,
+      `create table saved as select * from ${ALIGNED_TABLE} where ${of} limit 1;
+       delete from ${ALIGNED_TABLE} t using saved s where t.dataset_id = s.dataset_id and t.aligned_at_utc = s.aligned_at_utc`,
+    );
+    const answer = await ask(kept, A, seconds);
+    expect([answer.status, answer.json.code]).toEqual([503, 'HISTORICAL_RUNTIME_ERROR']);
+    const { rows } = await execute(databaseUrl, 'select partition_key from recount_requests');
+    expect(rows).toEqual([{ partition_key: '2024-03-06' }]);
+    await execute(
+      databaseUrl,
+      `insert into ${ALIGNED_TABLE} select * from saved; drop table saved; truncate recount_requests`,
+    );
+    await compare(A, seconds);
     for (const [mode, table] of [
       ['native', KLINE_TABLES.native],
       ['aligned_1s', KLINE_TABLES.aligned],
@@ -382,6 +476,21 @@ const startOf = (kline: Kline) => Date.parse(kline.datetime as string);
 const groupsOf = <T>(rows: readonly T[], sizeMs: number, timeOf: (row: T) => number) =>
   Map.groupBy(rows, (row) => Math.floor(timeOf(row) / sizeMs) * sizeMs);
 
+/** The seconds that do not add up, as the projector finds them. */
+function inexactSeconds(dataset: DatasetDefinition, { key, trades }: FileDay): string {
+  const klines = new DayKlines({ key, ...windowOfDay(dataset, key) });
+  for (const one of trades) klines.add(one.timestamp, one.trade_id, one.price, one.quantity, one.is_buyer_maker);
+  const ids = Map.groupBy(trades, ({ timestamp }) => Math.floor(timestamp / 1000) * 1000);
+  for (const row of alignedOfTrades(trades)) {
+    const own = ids.get(row.aligned_at_ms)!.map((trade) => trade.trade_id);
+    const { open_price: open, high_price: high, low_price: low, close_price: close } = row;
+    const { quantity_sum: quantity, quote_volume_sum: quote, trade_count: count } = row;
+    const second = { open, high, low, close, quantity, quote, trades: count };
+    klines.addSecond(row.aligned_at_ms, second, { firstId: Math.min(...own), lastId: Math.max(...own) });
+  }
+  return klines.build(dataset.number).inexactSeconds;
+}
+
 /** Stores the whole klines of the file days, which are proved, and says so in their partitions. */
 async function keepKlines(url: string, dataset: DatasetDefinition, days: readonly FileDay[]): Promise<void> {
   await loadRows(url, async (client) => {
@@ -390,10 +499,10 @@ async function keepKlines(url: string, dataset: DatasetDefinition, days: readonl
         await insertKept(client, dataset, 'native', keptNative([day], sizeMs));
         await insertKept(client, dataset, 'aligned', keptAligned(alignedOfTrades(day.trades), sizeMs));
       }
-      await client.query(`update partitions set klines_sha256 = 'kept' where dataset_id = $1 and partition_key = $2`, [
-        dataset.number,
-        dayKeyOf(dataset, day.key),
-      ]);
+      await client.query(
+        `update partitions set klines_sha256 = 'kept', inexact_seconds = $3 where dataset_id = $1 and partition_key = $2`,
+        [dataset.number, dayKeyOf(dataset, day.key), inexactSeconds(dataset, day)],
+      );
     }
   });
 }

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { DayKlines, quartileRanges, quartilesOf } from '../../pipelines/rows/kept-klines.ts';
 import { DAY_MS } from '../../shared/dates.ts';
+import { parseMultirange, type Range } from '../../shared/ranges.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
 import type { AlignedRow } from '../support/load-rows.ts';
@@ -244,7 +245,8 @@ describe('kept klines', () => {
         for (const one of rows) {
           const { open_price: open, high_price: high, low_price: low, close_price: close } = one;
           const { quantity_sum, quote_volume_sum: quote, trade_count: trades } = one;
-          klines.addSecond(one.aligned_at_ms, { open, high, low, close, quantity: quantity_sum, quote, trades });
+          const ids = { firstId: one.aligned_at_ms, lastId: one.aligned_at_ms };
+          klines.addSecond(one.aligned_at_ms, { open, high, low, close, quantity: quantity_sum, quote, trades }, ids);
         }
         const expected = KEPT_SIZES_MS.flatMap((sizeMs) => {
           const groups = Map.groupBy(rows, ({ aligned_at_ms: ms }) => Math.floor(ms / sizeMs) * sizeMs);
@@ -266,6 +268,101 @@ describe('kept klines', () => {
       }),
       { numRuns: runs(60) },
     );
+  });
+});
+
+describe('seconds', () => {
+  interface Given {
+    readonly id: number;
+    readonly ms: number;
+    readonly price: number;
+    readonly quantity: number;
+  }
+  const secondOf = ({ ms }: Given) => Math.floor(ms / 1000) * 1000;
+  const byId = (trades: readonly Given[]) => trades.toSorted((a, b) => a.id - b.id);
+  const totalOf = (trades: readonly Given[]) => trades.reduce((sum, one) => sum + exact(one.quantity), 0n);
+
+  /** The aligned rows of the trades, ascending. */
+  function secondsOf(trades: readonly Given[]) {
+    const groups = [...Map.groupBy(trades, secondOf)].sort(([a], [b]) => a - b);
+    return groups.map(([ms, group]) => {
+      const ordered = byId(group);
+      const row = {
+        ...{ open: ordered[0].price, close: ordered[ordered.length - 1].price },
+        ...{ high: Math.max(...group.map(({ price }) => price)), low: Math.min(...group.map(({ price }) => price)) },
+        ...{ quantity: Number(plain(totalOf(group), PLACES)), quote: 1, trades: group.length },
+      };
+      return { ms, row, ids: { firstId: ordered[0].id, lastId: ordered[ordered.length - 1].id } };
+    });
+  }
+
+  function inexactOf(trades: readonly Given[]): Range[] {
+    const klines = new DayKlines({ key: 'day', fromMs: DAY, toMs: DAY + DAY_MS });
+    for (const { ms, id, price, quantity } of trades) klines.add(ms, id, price, quantity, 0);
+    for (const { ms, row, ids } of secondsOf(trades)) klines.addSecond(ms, row, ids);
+    return parseMultirange(klines.build(7).inexactSeconds);
+  }
+
+  const given = fc
+    .array(
+      fc.record({
+        at: fc.integer({ min: 0, max: 40_000 }),
+        price: fc.integer({ min: 1, max: 99 }),
+        quantity: fc.oneof(
+          { weight: 90, arbitrary: decimalOf(1e6, 8) },
+          { weight: 1, arbitrary: fc.double({ min: 1e-12, max: 1e9, noNaN: true }) },
+        ),
+        swap: fc.oneof(
+          { weight: 60, arbitrary: fc.constant(0) },
+          { weight: 1, arbitrary: fc.integer({ min: -9, max: 9 }) },
+        ),
+      }),
+      { minLength: 1, maxLength: 60, size: 'max' },
+    )
+    .map((list) =>
+      list
+        .toSorted((a, b) => a.at - b.at)
+        .map(({ at, swap, ...rest }, index) => ({ ...rest, ms: DAY + at, id: (index + swap) * 100 + index + 2000 })),
+    );
+
+  test('that are not listed as inexact add up to the klines of their trades', () => {
+    let compared = 0;
+    fc.assert(
+      fc.property(given, fc.integer({ min: 1, max: 30 }), (trades, size) => {
+        const inexact = inexactOf(trades);
+        const sizeMs = size * 1000;
+        const bucketOf = (ms: number) => Math.floor(ms / sizeMs) * sizeMs;
+        for (const [start, group] of Map.groupBy(trades, ({ ms }) => bucketOf(ms))) {
+          if (inexact.some(({ from, to }) => from < start + sizeMs && to > start)) continue;
+          compared++;
+          const rows = secondsOf(group).map(({ row }) => row);
+          const ordered = byId(group);
+          expect(rows[0].open).toBe(ordered[0].price);
+          expect(rows[rows.length - 1].close).toBe(ordered[ordered.length - 1].price);
+          const units = rows.reduce((sum, { quantity }) => sum + BigInt(Math.round(quantity * 1e8)), 0n);
+          expect(plain(units, 8)).toBe(plain(totalOf(group), PLACES));
+        }
+      }),
+      { numRuns: runs(300) },
+    );
+    expect(compared).toBeGreaterThan(100);
+  });
+
+  const day = (count: number, more: (index: number) => Partial<Given> = () => ({})) =>
+    Array.from({ length: count }, (_, index) => ({
+      ...{ id: index + 1, ms: DAY + index * 400, price: 1, quantity: 0.1 },
+      ...more(index),
+    }));
+
+  test.each([
+    ['in order, of eight decimals', day(999), []],
+    ['an id of an earlier second', day(30, (index) => (index === 10 ? { id: 8.5 } : {})), [[3000, 5000]]],
+    ['two ids of one second that change places', day(30, (index) => (index === 11 ? { id: 10.5 } : {})), []],
+    ['a finer quantity', day(30, (index) => (index === 10 ? { quantity: 0.123456789 } : {})), [[4000, 5000]]],
+    ['a second too large', day(30, (index) => (index === 10 ? { quantity: 8_999_999.9 } : {})), [[4000, 5000]]],
+    ['finer quantities throughout', day(999, () => ({ quantity: 0.123456789 })), [[0, DAY_MS]]],
+  ])('%s', (_, trades, expected) => {
+    expect(inexactOf(trades)).toEqual(expected.map(([from, to]) => ({ from: DAY + from, to: DAY + to })));
   });
 });
 

@@ -167,7 +167,7 @@ async function differingFacts(needs: ReplayNeeds, row: PartitionRow, rebuilt: Lo
   }
   const { klinesSha256: recorded } = row;
   if (recorded !== null) {
-    const stored = await storedKlinesSha256(client, dataset, partition);
+    const stored = await storedKlinesSha256(client, dataset, partition, row.inexactSeconds);
     if (recorded !== rebuilt.klinesSha256 || stored !== recorded) differing.push('klines_sha256');
     if ((await compareShared(client, dataset, partition)).length > 0) differing.push('shared klines');
   }

@@ -11,7 +11,7 @@ import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import { keptSizeFor } from '../klines/sources.ts';
+import { SECOND_MS, sourceSizeOf } from '../klines/sources.ts';
 import { KEPT_ROWS } from '../klines/sums.ts';
 import type { LostRows } from '../read-model.ts';
 
@@ -69,6 +69,10 @@ export class RecountRequests {
   }
 }
 
+/** A condition: the aligned row `t` lies in the times of the partition `p`. */
+const OF_PARTITION = `t.dataset_id = p.dataset_id and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000)
+  and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
+
 /** A condition on partitions `p`: the partitions that the read named, or those in its window whose row count differs. */
 function differing(request: ReadRequest, { count: { window, partitions } }: LostRows, params: Params): string {
   if (partitions) return `p.partition_key = any (${params.add(array(partitions.map(text)))})`;
@@ -78,8 +82,7 @@ function differing(request: ReadRequest, { count: { window, partitions } }: Lost
     and t."${time.column}" < p.to_ms and ${scopeJoinSql(dataset)}`;
   const { countField } = dataset.aligned;
   const isCounted = dataset.partition.kind === 'file_day' || !countField;
-  const aligned = `select ${isCounted ? 'count(*)' : `coalesce(sum(t."${countField}"), 0)`} from ${ALIGNED_TABLE} t where t.dataset_id = p.dataset_id
-    and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000) and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
+  const aligned = `select ${isCounted ? 'count(*)' : `coalesce(sum(t."${countField}"), 0)`} from ${ALIGNED_TABLE} t where ${OF_PARTITION}`;
   const counted = mode === 'native' || !isCounted ? 'p.rows' : 'p.aligned_rows';
   const found = mode === 'native' ? native : aligned;
   const kept = keptRows(request);
@@ -88,10 +91,14 @@ function differing(request: ReadRequest, { count: { window, partitions } }: Lost
     and (${counted} <> (${found})${keptDiffers})`;
 }
 
-/** The number of rows that the kept klines of a partition `p` aggregate; undefined for a read that uses no kept klines. */
-function keptRows({ dataset, mode, klineMs }: ReadRequest): string | undefined {
-  const keptMs = klineMs === undefined ? undefined : keptSizeFor(dataset, klineMs);
+/** The number of rows that the kept klines or the seconds of a partition `p` aggregate; undefined for a read that uses neither. */
+function keptRows(request: ReadRequest): string | undefined {
+  const { mode, klineMs } = request;
+  const keptMs = klineMs === undefined ? undefined : sourceSizeOf(request, klineMs);
   if (keptMs === undefined) return undefined;
+  if (keptMs === SECOND_MS) {
+    return `select coalesce(sum(t.trade_count), 0) from ${ALIGNED_TABLE} t where ${OF_PARTITION}`;
+  }
   const table = mode === 'native' ? KLINE_TABLES.native : KLINE_TABLES.aligned;
   return `select coalesce(sum(k.${KEPT_ROWS[mode]}), 0) from ${table} k where k.dataset_id = p.dataset_id
     and k.size_s = ${keptMs / 1000} and k.start_ms >= p.from_ms and k.start_ms < p.to_ms`;

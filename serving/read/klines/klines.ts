@@ -1,4 +1,5 @@
 /** Plans the statements that answer a request for klines. A window selects time or klines, never the rows they aggregate. */
+import { DAY_MS } from '../../../shared/dates.ts';
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, Params } from '../../db/pg-messages.ts';
@@ -177,16 +178,33 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Rea
   // A filter on a kline's start time selects whole buckets.
   const stamps = boundsOfFilters(request, (field) => field.name === KLINE_DATETIME);
   const searched = within(parts, { from: ceilTo(sizeMs, stamps.from), to: ceilTo(sizeMs, stamps.to) });
-  const sources = await klineSources(live, sizeMs, searched);
-  const context: KlineContext = { ...live, searched, klines, grid: { sizeMs, chunkMs: klines.chunkMs, sources } };
+  const over = async (some: readonly Part[]): Promise<KlineContext> => {
+    const sources = await klineSources(live, sizeMs, some);
+    return { ...live, searched: some, klines, grid: { sizeMs, chunkMs: klines.chunkMs, sources } };
+  };
   const { window } = request;
-  if (window.kind === 'latest') return await planLatest(context, window.rows);
+  if (window.kind === 'latest') {
+    const tail = request.filters.length > 0 ? searched : newestOf(searched, sizeMs, window.rows);
+    const plan = await planLatest(await over(tail), window.rows);
+    return plan.since || tail === searched ? plan : await planLatest(await over(searched), window.rows);
+  }
+  const context = await over(searched);
   const gaps = gapsWithin(coverage, boundsOf(coverage, window));
   const klinesOfWindow =
     window.kind === 'random'
       ? await sampleKlines(context, window.rows, window.seed)
       : await klinesInOrder(context, context.searched);
   return { gaps, parts, ...klinesOfWindow };
+}
+
+/** Of a history of years, the catalog need not be read to its start: most buckets hold trades. */
+const TAIL_MS = 7 * DAY_MS;
+
+/** The parts that mostly hold the newest klines. */
+function newestOf(parts: readonly Part[], sizeMs: number, buckets: number): readonly Part[] {
+  const end = parts.at(-1)?.to ?? 0;
+  const from = floorTo(sizeMs, end - 2 * buckets * sizeMs - TAIL_MS);
+  return from <= (parts[0]?.from ?? 0) ? parts : within(parts, { from, to: end });
 }
 
 async function planLatest(context: KlineContext, wanted: number): Promise<ReadPlan> {

@@ -2,7 +2,7 @@
 
 import { DAY_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
-import { joined, type Range } from '../../../shared/ranges.ts';
+import { joined, multirangeText, type Range } from '../../../shared/ranges.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import { KLINE_DATETIME, KLINE_FIELDS } from '../../../shared/registry/trades.ts';
@@ -22,6 +22,7 @@ import {
   KEPT_ROWS,
   nativeFormulas,
   quartilesOf,
+  SECONDS_NATIVE,
   storedColumn,
 } from './sums.ts';
 
@@ -42,6 +43,8 @@ export interface BucketColumns {
   ofRows(id: string, bucket: Bucket): Formulas;
   /** SQL over a kept kline of the same size. */
   stored(name: string): string;
+  /** Over the aligned rows of exact seconds; absent where no value comes from them. */
+  readonly ofSeconds?: Formulas;
   /** Over shorter kept klines; `idOf` gives the expression that orders trades from a column with ids. */
   added(idOf: (column: string) => string): Formulas;
 }
@@ -55,10 +58,16 @@ function klineColumns({ dataset, mode }: ReadRequest): BucketColumns {
       assert(dataset.trades !== undefined, 'klines are made of trades');
       return nativeFormulas(dataset.trades.unified, id, bucket);
     },
+    ofSeconds: SECONDS_NATIVE,
     stored: storedColumn,
     added: (idOf) => (isNative ? addedNative(idOf) : ADDED_ALIGNED),
   };
 }
+
+const intervalOf = (sizeMs: number): string => `interval '${sizeMs / 1000} seconds'`;
+/** The start of the bucket that a timestamptz lies in. */
+const bucketOf = (time: string, sizeMs: number): string =>
+  `time_bucket(${intervalOf(sizeMs)}, ${time}, timestamptz '1970-01-01T00:00:00Z')`;
 
 export class KlineRelation implements Rows<KlineSlice> {
   readonly #request: ReadRequest;
@@ -66,6 +75,8 @@ export class KlineRelation implements Rows<KlineSlice> {
   readonly #sizeMs: number;
   /** The rows that klines aggregate. */
   readonly #rows: Relation;
+  /** The aligned rows of the same time. */
+  readonly #seconds: Relation;
   readonly #time: Field;
   /** Whether each kline is preceded by the number of rows that it aggregates. */
   readonly #isCounted: boolean;
@@ -84,6 +95,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     this.#sizeMs = sizeMs;
     this.#isCounted = context.relation.hidden === 'rows';
     this.#rows = new Relation({ ...request, fields: [], filters: rowFilters }, context);
+    this.#seconds = new Relation({ ...request, mode: 'aligned_1s', fields: [], filters: [] }, context);
     this.#time = fields.find((field) => field.name === order[0])!;
   }
 
@@ -129,8 +141,7 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** A condition: the slice has a row. */
   exists(slice: KlineSlice, params: Params): string {
-    const rows = slice.source === 'rows' ? this.#rowsOf(slice, params) : this.#keptOf(slice, params);
-    return `exists (select 1 ${rows})`;
+    return `exists (select 1 ${this.#sourceOf(slice, params)})`;
   }
 
   get #isNative(): boolean {
@@ -156,6 +167,8 @@ export class KlineRelation implements Rows<KlineSlice> {
     switch (slice.source) {
       case 'rows':
         return this.#computed(slice, params, values);
+      case 'seconds':
+        return this.#ofSeconds(slice, params, values);
       case 'added':
         return this.#added(slice, params, values);
       case 'stored':
@@ -169,6 +182,14 @@ export class KlineRelation implements Rows<KlineSlice> {
     // The subquery orders the buckets, so that they stream out of the index and none waits for another to be complete.
     return `select k.${KLINE_DATETIME}${values} from (select ${this.#bucket} as ${KLINE_DATETIME}${aggregates}
       ${this.#rowsOf(slice, params)} group by 1 order by 1) k`;
+  }
+
+  /** Native klines added up from the aligned rows of exact seconds. */
+  #ofSeconds(slice: KlineSlice, params: Params, names: readonly string[]): string {
+    const { aggregates, values } = this.#columnsOf(names, this.#columns.ofSeconds!, 'sum(t.trade_count)::int8');
+    const bucket = bucketOf('t.aligned_at_utc', this.#sizeMs);
+    return `select (extract(epoch from k.start) * 1000)::int8 as ${KLINE_DATETIME}${values} from (select ${bucket} as start${aggregates}
+      ${this.#sourceOf(slice, params)} group by 1 order by 1) k`;
   }
 
   /** Kept klines as they are stored. */
@@ -234,17 +255,25 @@ export class KlineRelation implements Rows<KlineSlice> {
   }
 
   get #size(): string {
-    return this.#isNative ? `${this.#sizeMs}::int8` : `interval '${this.#sizeMs / 1000} seconds'`;
+    return this.#isNative ? `${this.#sizeMs}::int8` : intervalOf(this.#sizeMs);
   }
 
   get #bucket(): string {
-    const origin = this.#isNative ? '' : ", timestamptz '1970-01-01T00:00:00Z'";
-    return `time_bucket(${this.#size}, ${this.#time.sql}${origin})`;
+    const { sql } = this.#time;
+    return this.#isNative ? `time_bucket(${this.#size}, ${sql})` : bucketOf(sql, this.#sizeMs);
   }
 
   /** The start of a kept kline in the type of the column. */
   #startOf(startMs: string): string {
     return this.#isNative ? startMs : `to_timestamp(${startMs} / 1000)`;
+  }
+
+  /** `from ... where ...`: what the slice's klines are made from. */
+  #sourceOf(slice: KlineSlice, params: Params): string {
+    if (slice.source === 'rows') return this.#rowsOf(slice, params);
+    return slice.source === 'seconds'
+      ? this.#rowsOf(slice, params, undefined, this.#seconds)
+      : this.#keptOf(slice, params);
   }
 
   /** `from ... where ...`: the kept klines that the slice's klines are, or are added up from. */
@@ -256,19 +285,18 @@ export class KlineRelation implements Rows<KlineSlice> {
     const tests = [`t.dataset_id = ${dataset.number}`, `t.size_s = ${sizeMs / 1000}`, within({ from, to })];
     const ranges = joined(parts);
     if (ranges.length > MAX_COMPARED) {
-      const multirange = `{${ranges.map((range) => `[${range.from},${range.to})`).join(',')}}`;
       // As a subquery the text is parsed once: as an expression, once for each row.
-      tests.push(`t.start_ms <@ (select ${params.add(text(multirange))}::text::int8multirange)`);
+      tests.push(`t.start_ms <@ (select ${params.add(text(multirangeText(ranges)))}::text::int8multirange)`);
     } else if (ranges.length > 1) tests.push(`(${ranges.map((range) => `(${within(range)})`).join(' or ')})`);
     return `from ${table} t where ${tests.join(' and ')}`;
   }
 
   /** `from ... where ...`: the slice's rows. */
-  #rowsOf({ from, to, parts }: KlineSlice, params: Params, where?: string): string {
+  #rowsOf({ from, to, parts }: KlineSlice, params: Params, where?: string, rows = this.#rows): string {
     const [part] = parts;
-    const ranges = parts.map((one) => `(${this.#rows.within(one.from, one.to)})`);
+    const ranges = parts.map((one) => `(${rows.within(one.from, one.to)})`);
     const tests = [...(parts.length > 1 ? [`(${ranges.join(' or ')})`] : []), ...(where === undefined ? [] : [where])];
-    return this.#rows.from({ from, to, part }, params, {
+    return rows.from({ from, to, part }, params, {
       where: tests.length === 0 ? undefined : tests.join(' and '),
     });
   }

@@ -1,19 +1,27 @@
 /**
- * Where klines come from. Klines that the projector keeps are read as they are stored, or added up to longer ones. Klines of
- * time that has no kept ones, and klines that a window or a gap cuts, are computed from rows.
+ * Where klines come from. Klines that the projector keeps are read as they are stored, or added up to longer ones. Of a size that no
+ * kept one divides, some columns are added up from aligned rows. Klines of time that has neither, and klines that a window or a gap
+ * cuts, are computed from rows.
  */
 import { DAY_MS } from '../../../shared/dates.ts';
-import { joined, parseMultirange, type Range } from '../../../shared/ranges.ts';
+import { clip, gapsBetween, joined, parseMultirange, type Range } from '../../../shared/ranges.ts';
 import type { Mode } from '../../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { isWholeSize, KEPT_SIZES_MS, KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
+import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
 import { int2, int4, int8, Params } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
+import { fileDays } from '../plan/counted.ts';
 import type { Part } from '../read-model.ts';
+import type { FileDay } from '../snapshot/file-days.ts';
+import { SECONDS_NATIVE } from './sums.ts';
 
 export type KlineSource =
   /** Computed from rows. */
   | 'rows'
+  /** Native ones, added up from aligned rows. */
+  | 'seconds'
   /** Kept in the requested size, each within one partition. */
   | 'stored'
   /** Kept in the requested size, each made of two partitions. */
@@ -44,6 +52,20 @@ export function keptSizeFor(dataset: DatasetDefinition, sizeMs: number): number 
   return KEPT_SIZES_MS.findLast((kept) => sizeMs % kept === 0 && isWholeSize(dataset, kept));
 }
 
+export const SECOND_MS = 1000;
+
+/** Whether aligned rows determine all columns that the request needs. */
+const isOfSeconds = ({ dataset, mode, fields, filters }: ReadRequest): boolean =>
+  mode === 'native' &&
+  isWholeSize(dataset, SECOND_MS) &&
+  [...fields, ...filters.map(({ field }) => field)].every(
+    ({ name }) => name === KLINE_DATETIME || name in SECONDS_NATIVE,
+  );
+
+/** The size of what klines of this size are or are added up from: kept klines, or seconds. Undefined where there is none. */
+export const sourceSizeOf = (request: ReadRequest, sizeMs: number): number | undefined =>
+  keptSizeFor(request.dataset, sizeMs) ?? (isOfSeconds(request) ? SECOND_MS : undefined);
+
 /** Whether two partitions can share a kept kline of this size. Only native ones are kept. */
 const isSharedSize = (dataset: DatasetDefinition, mode: Mode, sizeMs: number) =>
   mode === 'native' && KEPT_SIZES_MS.includes(sizeMs) && !isWholeSize(dataset, sizeMs);
@@ -73,7 +95,7 @@ export class KlineSources {
       joined(ranges.map(({ from, to }) => ({ from: floorTo(sizeMs, from), to: ceilTo(sizeMs, to) })));
     // Parts that touch are one run of time: no kline is cut where they meet.
     const runs = joined(parts);
-    const source = keptMs === sizeMs ? 'stored' : 'added';
+    const source = keptMs === SECOND_MS ? 'seconds' : keptMs === sizeMs ? 'stored' : 'added';
     const all = bucketsOf(runs).map((range): SourceRange => ({ ...range, source }));
     const shared = sharedWithin(runs, kept.sharedStarts, sizeMs);
     const unkept = bucketsOf([...notKept(runs, kept.stretches, keptMs)]);
@@ -165,10 +187,11 @@ export async function klineSources(
   parts: readonly Part[],
 ): Promise<KlineSources | undefined> {
   const { dataset, mode, fields, filters } = context.request;
-  const keptMs = keptSizeFor(dataset, sizeMs);
+  const keptMs = sourceSizeOf(context.request, sizeMs);
   if (keptMs === undefined || parts.length === 0) return undefined;
   const window = { from: floorTo(sizeMs, parts[0].from), to: ceilTo(sizeMs, parts[parts.length - 1].to) };
-  const stretches = await keptStretches(context, window);
+  const days = await fileDays(context, { from: parts[0].from, to: parts[parts.length - 1].to });
+  const stretches = keptMs === SECOND_MS ? exactSeconds(days) : joined(days.filter(({ isKept }) => isKept));
   const sharedStarts = isSharedSize(dataset, mode, sizeMs) ? await sharedStartsOf(context, sizeMs, window) : [];
   if (stretches.length === 0 && sharedStarts.length === 0) return undefined;
   const names = [...fields, ...filters.map((filter) => filter.field)].map(({ name }) => name);
@@ -176,17 +199,22 @@ export async function klineSources(
   return new KlineSources(parts, { stretches, sharedStarts }, { sizeMs, keptMs, needsQuartiles });
 }
 
-/** The stretches of proved partitions with kept klines that overlap the window. */
-async function keptStretches({ session, request }: LiveContext, { from, to }: Range): Promise<Range[]> {
-  const params = new Params();
-  // A file day has 24 hours, so no partition that overlaps the window begins earlier than that.
-  const [[stretches]] = await session.rows(
-    `select range_agg(int8range(from_ms, to_ms))::text from partitions
-     where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved' and klines_sha256 is not null
-       and from_ms > ${params.add(int8(from - DAY_MS))} and from_ms < ${params.add(int8(to))}`,
-    params,
-  );
-  return stretches === null ? [] : parseMultirange(stretches);
+/** Stretches of file days whose seconds add up to native klines: within each day, and from one to the next. */
+function exactSeconds(days: readonly FileDay[]): Range[] {
+  const known = days.filter((day) => day.isKept && day.inexactSeconds !== null);
+  const inexact = known.flatMap((day) => parseMultirange(day.inexactSeconds!));
+  let endId = Number.NEGATIVE_INFINITY;
+  known.forEach(({ from, ids }, index) => {
+    if (!ids) return;
+    // An exchange may list an instrument again with ids that it had.
+    if (ids.from < endId) inexact.push({ from: known[index - 1].to - 1, to: from + 1 });
+    endId = Math.max(endId, ids.to);
+  });
+  const between = joined(inexact);
+  return joined(known).flatMap(({ from, to }) => {
+    const cut = [{ from, to: from }, ...clip(between, from, to), { from: to, to }];
+    return gapsBetween(cut).filter((range) => range.from < range.to);
+  });
 }
 
 /** The starts of the shared klines in the window whose two partitions are proved in the revisions that they were made of. */

@@ -197,16 +197,29 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
   };
 }
 
+/** What aligned rows say of their own klines and of those of trades. */
+const OF_SECONDS: Formulas = {
+  open: { aggregates: { open: 'first(t.open_price, t.aligned_at_utc)' }, value: 'k.open' },
+  high: { aggregates: { high: 'max(t.high_price)' }, value: 'k.high' },
+  low: { aggregates: { low: 'min(t.low_price)' }, value: 'k.low' },
+  close: { aggregates: { close: 'last(t.close_price, t.aligned_at_utc)' }, value: 'k.close' },
+  no_of_trades: { aggregates: { all_trades: 'sum(t.trade_count)' }, value: 'k.all_trades::int8' },
+};
+
+/** Formulas of native klines over the aligned rows of exact seconds, whose sums are whole units of 1e-8. */
+export const SECONDS_NATIVE: Formulas = {
+  ...OF_SECONDS,
+  volume: {
+    aggregates: { quantity_units: 'sum((t.quantity_sum * 1e8)::int8)' },
+    value: '(k.quantity_units * 0.00000001)::float8',
+  },
+};
+
 /** Formulas over aligned rows. */
 export function alignedFormulas(bucket: Bucket): Formulas {
-  const at = 't.aligned_at_utc';
   return {
-    open: { aggregates: { open: `first(t.open_price, ${at})` }, value: 'k.open' },
-    high: { aggregates: { high: 'max(t.high_price)' }, value: 'k.high' },
-    low: { aggregates: { low: 'min(t.low_price)' }, value: 'k.low' },
-    close: { aggregates: { close: `last(t.close_price, ${at})` }, value: 'k.close' },
+    ...OF_SECONDS,
     volume: volumeOf({ name: 'quantity', value: 't.quantity_sum' }, bucket),
-    no_of_trades: { aggregates: { all_trades: 'sum(t.trade_count)' }, value: 'k.all_trades::int8' },
     liquidity_sum: roundedSum({ name: 'quote', value: 't.quote_volume_sum' }, 1, bucket),
   };
 }

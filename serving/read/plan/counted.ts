@@ -9,6 +9,7 @@ import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
 import { LostRows, type Part, type RowCount, type Slice } from '../read-model.ts';
+import type { FileDay } from '../snapshot/file-days.ts';
 import { boundsOf } from '../snapshot/proved-runs.ts';
 import { MAX_CHUNKS, slicesOf } from './boundary-rows.ts';
 import type { LiveContext, PlanContext } from './context.ts';
@@ -31,6 +32,10 @@ export function checkCount(dataset: string, count: RowCount | undefined, found: 
 
 const isUnfiltered = ({ request }: PlanContext) => request.filters.length === 0 && request.asOfMs === undefined;
 
+/** The proved file days that overlap the range, ascending. */
+export const fileDays = ({ session, snapshot }: LiveContext, range: Range): Promise<readonly FileDay[]> =>
+  snapshot.days.overlapping(range, (statement) => session.found(statement));
+
 /** Slices of the parts, cut so that a slice of whole file days knows its row count. */
 export async function countedSlices(context: LiveContext, parts: readonly Part[]): Promise<Iterable<Slice>> {
   const { relation } = context;
@@ -42,20 +47,14 @@ export async function countedSlices(context: LiveContext, parts: readonly Part[]
 
 /** The proved file days within the parts, ascending. `countOfWindow` counts partitions of other kinds. */
 export async function wholeFileDays(context: LiveContext, parts: readonly Part[]): Promise<CountedPartition[]> {
-  const { session, request, coverage } = context;
+  const { request, coverage } = context;
   const long = parts.filter((part) => part.to - part.from >= DAY_MS);
   if (coverage.kind !== 'file_day' || !isUnfiltered(context) || long.length === 0) return [];
-  const params = new Params();
-  const [id, from, to] = [int2(request.dataset.number), int8(long[0].from), int8(long[long.length - 1].to)];
-  const found = await session.rows(
-    `select partition_key, from_ms, to_ms, ${request.mode === 'native' ? 'rows' : 'aligned_rows'} from partitions
-     where dataset_id = ${params.add(id)} and state = 'proved' and from_ms >= ${params.add(from)}
-       and to_ms <= ${params.add(to)} order by from_ms`,
-    params,
-  );
-  return found.flatMap(([key, fromMs, toMs, rows]) =>
-    rows === null ? [] : [{ key: key!, from: Number(fromMs), to: Number(toMs), rows: Number(rows) }],
-  );
+  const range = { from: long[0].from, to: long[long.length - 1].to };
+  return (await fileDays(context, range)).flatMap(({ key, from, to, rows: native, alignedRows }) => {
+    const rows = request.mode === 'native' ? native : alignedRows;
+    return rows === undefined || from < range.from || to > range.to ? [] : [{ key, from, to, rows }];
+  });
 }
 
 /** Cuts the parts at whole partitions, which carry their counts. */

@@ -23,6 +23,7 @@ import type { Statement } from '../../db/pg-messages.ts';
 import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import { ReadFault } from '../read-model.ts';
+import { FileDays } from './file-days.ts';
 import { type Coverage, coverageOf, knownTest, type ProvedRun, type SourceRuns } from './proved-runs.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
@@ -92,6 +93,7 @@ export interface Snapshot {
   /** How the aligned storage violates its contract; undefined in native mode and when it does not. */
   readonly violation: string | undefined;
   readonly tail: readonly PartitionTail[];
+  readonly days: FileDays;
   /** The last signed checkpoint of the proof log. */
   readonly checkpoint: string | undefined;
 }
@@ -228,6 +230,7 @@ export class CoverageProbe {
       checkpoint: this.checkpoint,
       seriesId: seriesId === null ? undefined : Number(seriesId),
       violation: violationOf(this.#contract.rows as ContractRow[]),
+      days: new FileDays(this.#dataset),
       tail: this.#tail.rows.map(([fromMs, rows]) => ({ fromMs: Number(fromMs), rows: Number(rows) })),
     };
   }
@@ -292,8 +295,13 @@ export class Session {
 
   /** A result small enough to hold in memory. */
   async rows(textOf: string, params?: Params): Promise<readonly TextRow[]> {
+    return await this.found({ text: textOf, params: params?.list });
+  }
+
+  /** The same, of a statement that may be prepared. */
+  async found(statement: Statement): Promise<readonly TextRow[]> {
     const sink = new TextRows();
-    await this.#connection.run([{ statement: { text: textOf, params: params?.list }, sink }]);
+    await this.#connection.run([{ statement, sink }]);
     return sink.rows;
   }
 

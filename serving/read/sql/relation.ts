@@ -2,7 +2,7 @@
 
 import { isoOf } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
-import { clip, type Range } from '../../../shared/ranges.ts';
+import { clip, multirangeText, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { type Mode, PARTITION_FACTS } from '../../../shared/registry/definition.ts';
 import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/registry/index.ts';
@@ -87,9 +87,8 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
   if (ranges.length <= MAX_COMPARED) {
     return `(${ranges.map(({ from, to }) => `${column} >= ${from} and ${column} < ${to}`).join(' or ')})`;
   }
-  const multirange = `{${ranges.map(({ from, to }) => `[${from},${to})`).join(',')}}`;
   // Within a subquery the text is parsed once, and not for every row.
-  return `${column} <@ (select ${params.add(text(multirange))}::text::int8multirange)`;
+  return `${column} <@ (select ${params.add(text(multirangeText(ranges)))}::text::int8multirange)`;
 }
 
 /** The id for a dataset without aligned rows. */
