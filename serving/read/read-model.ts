@@ -83,6 +83,8 @@ export interface Rows<S> {
   readonly timeMs: string;
   /** SQL of a number that depends only on the row's identity and a seed. */
   hash(seed: string): string;
+  /** Whether statements over such a slice have a text that is likely to come again; absent where none have. */
+  isRecurring?(slice: S): boolean;
 }
 
 /** Why a read yields no answer, in the terms of the read core. Each access style maps the kinds to its own codes. */

@@ -7,6 +7,7 @@ import type { ReadRequest } from '../../contract/read-request.ts';
 import type { PgConnection, RowSink } from '../../db/pg-connection.ts';
 import type { Column, RowWriter } from '../../render/cells.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
+import { askedDays } from '../klines/sources.ts';
 import { contextOf, type LiveContext, type PlanContext, type ReadPlan } from '../plan/context.ts';
 import { checkCount } from '../plan/counted.ts';
 import {
@@ -371,4 +372,5 @@ function isLatest(request: ReadRequest): request is LatestRequest {
   return window.kind === 'latest' && filters.length === 0 && klineMs === undefined && asOfMs === undefined;
 }
 
-const probeFor = (request: ReadRequest) => new CoverageProbe(request, isLatest(request));
+const probeFor = (request: ReadRequest) =>
+  new CoverageProbe(request, { tail: isLatest(request), days: askedDays(request) });

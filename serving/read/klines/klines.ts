@@ -1,5 +1,4 @@
 /** Plans the statements that answer a request for klines. A window selects time or klines, never the rows they aggregate. */
-import { DAY_MS } from '../../../shared/dates.ts';
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, Params } from '../../db/pg-messages.ts';
@@ -19,7 +18,7 @@ import {
   klineSlices,
   klineSlicesBackward,
 } from './slices.ts';
-import { ceilTo, floorTo, klineSources } from './sources.ts';
+import { ceilTo, floorTo, klineSources, newestMs } from './sources.ts';
 
 interface KlineContext extends LiveContext {
   readonly klines: KlineRelation;
@@ -40,7 +39,8 @@ async function klinesInOrder(
 function* statementsOf({ klines }: KlineContext, slices: Iterable<KlineSlice>): Generator<CountedStatement> {
   for (const slice of slices) {
     const params = new Params();
-    yield { text: klines.select(slice, params), params: params.list, count: slice.count };
+    const { count } = slice;
+    yield { text: klines.select(slice, params), params: params.list, prepared: klines.isRecurring(slice), count };
   }
 }
 
@@ -197,13 +197,10 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Rea
   return { gaps, parts, ...klinesOfWindow };
 }
 
-/** Of a history of years, the catalog need not be read to its start: most buckets hold trades. */
-const TAIL_MS = 7 * DAY_MS;
-
 /** The parts that mostly hold the newest klines. */
 function newestOf(parts: readonly Part[], sizeMs: number, buckets: number): readonly Part[] {
   const end = parts.at(-1)?.to ?? 0;
-  const from = floorTo(sizeMs, end - 2 * buckets * sizeMs - TAIL_MS);
+  const from = floorTo(sizeMs, end - newestMs(sizeMs, buckets));
   return from <= (parts[0]?.from ?? 0) ? parts : within(parts, { from, to: end });
 }
 

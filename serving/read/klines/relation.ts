@@ -7,7 +7,7 @@ import { type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import { KLINE_DATETIME, KLINE_FIELDS } from '../../../shared/registry/trades.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { type Params, text } from '../../db/pg-messages.ts';
+import { int8, type Params, text } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
 import type { Rows } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
@@ -137,6 +137,13 @@ export class KlineRelation implements Rows<KlineSlice> {
   from(slice: KlineSlice, params: Params, { where }: { readonly where?: string } = {}): string {
     const names = this.#filtered.map((field) => field.name);
     return this.#from([slice], params, names, where);
+  }
+
+  isRecurring({ source, parts }: KlineSlice): boolean {
+    const { dataset, fields } = this.#request;
+    const hasQuartiles = [...fields, ...this.#filtered].some(({ name }) => QUARTILE_COLUMNS.includes(name));
+    const isKept = source === 'stored' || (source === 'added' && !hasQuartiles && dataset.offset.unique);
+    return isKept && joined(parts).length === 1;
   }
 
   /** A condition: the slice has a row. */
@@ -282,7 +289,11 @@ export class KlineRelation implements Rows<KlineSlice> {
     const table = source === 'shared' ? KLINE_TABLES.shared : KLINE_TABLES[mode === 'native' ? 'native' : 'aligned'];
     const sizeMs = source === 'shared' ? this.#sizeMs : keptSizeFor(dataset, this.#sizeMs)!;
     const within = (range: Range) => `t.start_ms >= ${range.from} and t.start_ms < ${range.to}`;
-    const tests = [`t.dataset_id = ${dataset.number}`, `t.size_s = ${sizeMs / 1000}`, within({ from, to })];
+    const tests = [
+      `t.dataset_id = ${dataset.number}`,
+      `t.size_s = ${sizeMs / 1000}`,
+      `t.start_ms >= ${params.add(int8(from))} and t.start_ms < ${params.add(int8(to))}`,
+    ];
     const ranges = joined(parts);
     if (ranges.length > MAX_COMPARED) {
       // As a subquery the text is parsed once: as an expression, once for each row.

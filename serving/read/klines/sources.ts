@@ -14,7 +14,7 @@ import { int2, int4, int8, Params } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import { fileDays } from '../plan/counted.ts';
 import type { Part } from '../read-model.ts';
-import type { FileDay } from '../snapshot/file-days.ts';
+import type { AskedDays, FileDay } from '../snapshot/file-days.ts';
 import { SECONDS_NATIVE } from './sums.ts';
 
 export type KlineSource =
@@ -44,6 +44,8 @@ export const QUARTILE_COLUMNS: readonly string[] = ['median', 'iqr'];
 
 /** Kept klines per statement: 70 days of minutes. */
 const MAX_KEPT_KLINES = 100_000;
+/** The time whose seconds one statement reads. */
+const MAX_SECONDS_MS = 7 * DAY_MS;
 /** The trades of C are ordered by day and id, and a statement tells at most 8,192 days apart. */
 const MAX_KEPT_DAYS = 3660;
 
@@ -133,7 +135,7 @@ export class KlineSources {
   /** The time that one statement may read; undefined where it also reads rows, whose chunks limit it. */
   reachMs(source: KlineSource): number | undefined {
     if (source === 'rows' || (source === 'added' && this.#needsQuartiles)) return undefined;
-    return Math.min(MAX_KEPT_KLINES * this.#keptMs, MAX_KEPT_DAYS * DAY_MS);
+    return source === 'seconds' ? MAX_SECONDS_MS : Math.min(MAX_KEPT_KLINES * this.#keptMs, MAX_KEPT_DAYS * DAY_MS);
   }
 }
 
@@ -197,6 +199,25 @@ export async function klineSources(
   const names = [...fields, ...filters.map((filter) => filter.field)].map(({ name }) => name);
   const needsQuartiles = names.some((name) => QUARTILE_COLUMNS.includes(name));
   return new KlineSources(parts, { stretches, sharedStarts }, { sizeMs, keptMs, needsQuartiles });
+}
+
+/** Of a history of years, the catalog need not be read to its start: most buckets hold trades. */
+const TAIL_MS = 7 * DAY_MS;
+/** Beyond all times. */
+const FAR_MS = 8.64e15;
+
+/** The time up to the end of what is proved that mostly holds that many buckets with trades. */
+export const newestMs = (sizeMs: number, buckets: number): number => Math.min(2 * buckets * sizeMs + TAIL_MS, FAR_MS);
+
+/** The file days that a read of klines asks for, as far as its request tells; undefined if all its klines come from rows. */
+export function askedDays(request: ReadRequest): AskedDays | undefined {
+  const { klineMs, window, filters } = request;
+  if (klineMs === undefined || sourceSizeOf(request, klineMs) === undefined) return undefined;
+  if (window.kind === 'latest' && filters.length === 0) {
+    return { newestMs: newestMs(klineMs, window.rows) + klineMs + DAY_MS };
+  }
+  const { fromMs = -FAR_MS, toMs = FAR_MS } = window.kind === 'range' ? window : {};
+  return { from: fromMs, to: toMs };
 }
 
 /** Stretches of file days whose seconds add up to native klines: within each day, and from one to the next. */

@@ -110,7 +110,8 @@ export async function findStart<S>(
       .map((sql, index) => `${sql} as c${index}`)
       .join(', ')} ${rows.from(slice, params)} order by ${newestFirst} limit ${missing}`;
     const last = rows.key.length + 1;
-    const [row] = await session.rows(`select * from (${numbered}) n order by c${last} desc limit 1`, params);
+    const text = `select * from (${numbered}) n order by c${last} desc limit 1`;
+    const [row] = await session.found({ text, params: params.list, prepared: rows.isRecurring?.(slice) });
     if (!row) continue;
     held.push(slice);
     missing -= Number(row[last]);

@@ -17,14 +17,24 @@ export interface FileDay extends Range {
   readonly ids: Range | undefined;
 }
 
-/** Those that overlap the range. A file day has 24 hours, so none of them begins earlier than that. */
-const statementOf = (dataset: DatasetDefinition, { from, to }: Range): Statement => ({
-  prepared: true,
-  text: `select partition_key, from_ms::text, to_ms::text, rows::text, aligned_rows::text, (klines_sha256 is not null)::text,
-      inexact_seconds::text, lower(offsets)::text, upper(offsets)::text
-    from partitions where dataset_id = $1 and state = 'proved' and from_ms > $2 and to_ms > $3 and from_ms < $4 order by from_ms`,
-  params: [int2(dataset.number), int8(from - DAY_MS), int8(from), int8(to)],
-});
+/** The file days that a read needs, as its request tells: those that overlap a range, or those of that much time up to the newest. */
+export type AskedDays = Range | { readonly newestMs: number };
+
+const PROVED = `from partitions where dataset_id = $1 and state = 'proved'`;
+
+/** A file day has 24 hours, so none that overlaps a range begins earlier than that before it. */
+export function fileDaysStatement(dataset: DatasetDefinition, asked: AskedDays): Statement {
+  const [test, ...params] =
+    'newestMs' in asked
+      ? [`from_ms > (select max(from_ms) ${PROVED}) - $2`, int8(asked.newestMs)]
+      : ['from_ms > $2 and to_ms > $3 and from_ms < $4', int8(asked.from - DAY_MS), int8(asked.from), int8(asked.to)];
+  return {
+    prepared: true,
+    text: `select partition_key, from_ms::text, to_ms::text, rows::text, aligned_rows::text, (klines_sha256 is not null)::text,
+        inexact_seconds::text, lower(offsets)::text, upper(offsets)::text ${PROVED} and ${test} order by from_ms`,
+    params: [int2(dataset.number), ...params],
+  };
+}
 
 function dayOf([key, from, to, rows, alignedRows, isKept, inexactSeconds, firstId, endId]: readonly (
   | string
@@ -42,22 +52,30 @@ function dayOf([key, from, to, rows, alignedRows, isKept, inexactSeconds, firstI
   };
 }
 
+type CatalogRows = readonly (readonly (string | null)[])[];
 /** Runs a statement in the read's snapshot. */
-type Query = (statement: Statement) => Promise<readonly (readonly (string | null)[])[]>;
+type Query = (statement: Statement) => Promise<CatalogRows>;
 
 export class FileDays {
   readonly #dataset: DatasetDefinition;
   #known: { readonly range: Range; readonly days: readonly FileDay[] } | undefined;
 
-  constructor(dataset: DatasetDefinition) {
+  /** @param found what the statement of `asked` found in the same snapshot */
+  constructor(dataset: DatasetDefinition, asked?: AskedDays, found: CatalogRows = []) {
     this.#dataset = dataset;
+    if (!asked) return;
+    const days = found.map(dayOf);
+    // All that overlap what comes a day after the earliest time at which one of them may begin.
+    const from = (days.at(-1)?.from ?? 0) + DAY_MS;
+    const range = 'newestMs' in asked ? { from: from - asked.newestMs, to: Number.POSITIVE_INFINITY } : asked;
+    this.#known = { range, days };
   }
 
   /** The proved file days that overlap the range, ascending. */
   async overlapping(range: Range, query: Query): Promise<readonly FileDay[]> {
     const known = this.#known;
     if (!known || range.from < known.range.from || range.to > known.range.to) {
-      const days = (await query(statementOf(this.#dataset, range))).map(dayOf);
+      const days = (await query(fileDaysStatement(this.#dataset, range))).map(dayOf);
       this.#known = { range, days };
       return days;
     }

@@ -23,7 +23,7 @@ import type { Statement } from '../../db/pg-messages.ts';
 import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import { ReadFault } from '../read-model.ts';
-import { FileDays } from './file-days.ts';
+import { type AskedDays, FileDays, fileDaysStatement } from './file-days.ts';
 import { type Coverage, coverageOf, knownTest, type ProvedRun, type SourceRuns } from './proved-runs.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
@@ -186,8 +186,13 @@ export class CoverageProbe {
   readonly #series = new TextRows();
   readonly #contract = new TextRows();
   readonly #tail = new TextRows();
+  readonly #days = new TextRows();
+  readonly #asked: AskedDays | undefined;
 
-  constructor(request: Pick<ReadRequest, 'dataset' | 'mode' | 'asOfMs'>, wantTail = false) {
+  constructor(
+    request: Pick<ReadRequest, 'dataset' | 'mode' | 'asOfMs'>,
+    { tail = false, days }: { readonly tail?: boolean; readonly days?: AskedDays } = {},
+  ) {
     const { dataset, mode, asOfMs } = request;
     const knownThen = knownTest(request);
     this.#dataset = dataset;
@@ -203,7 +208,9 @@ export class CoverageProbe {
         steps.push({ statement: seriesStatement(dataset), sink: this.#series });
       }
     }
-    if (wantTail) steps.push({ statement: tailStatement(dataset, mode), sink: this.#tail });
+    this.#asked = days;
+    if (days) steps.push({ statement: fileDaysStatement(dataset, days), sink: this.#days });
+    if (tail) steps.push({ statement: tailStatement(dataset, mode), sink: this.#tail });
     this.steps = steps;
   }
 
@@ -230,7 +237,7 @@ export class CoverageProbe {
       checkpoint: this.checkpoint,
       seriesId: seriesId === null ? undefined : Number(seriesId),
       violation: violationOf(this.#contract.rows as ContractRow[]),
-      days: new FileDays(this.#dataset),
+      days: new FileDays(this.#dataset, this.#asked, this.#days.rows),
       tail: this.#tail.rows.map(([fromMs, rows]) => ({ fromMs: Number(fromMs), rows: Number(rows) })),
     };
   }
