@@ -248,7 +248,8 @@ class TradeColumns implements ColumnGroup {
     const columns = this.#columns.map(({ at }) => at);
     for (const slice of countedKlineSlices(parts, this.#partitions, this.#grid)) {
       const params = new Params();
-      const statement = { text: this.#klines.select(slice, params), params: params.list };
+      const text = this.#klines.select(slice, params);
+      const statement = { text, params: params.list, prepared: this.#klines.isRecurring(slice) };
       const found = await this.#read(statement, (startMs, view, at) => {
         const bucket = (startMs - window.from) / window.gridMs;
         hasTrades[bucket] = 1;
