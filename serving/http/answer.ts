@@ -17,17 +17,17 @@ export const DEDICATED = 'dedicated';
 /** A response emits this event when it refuses a request whose body has not arrived: it is the last of its connection. */
 export const LAST = 'last';
 
-/** @throws Problem NOT_ACCEPTABLE */
-export function requireAccept(request: IncomingMessage, mediaType: string): void {
-  if (mediaQuality(request.headers.accept, mediaType) > 0) return;
-  throw new Problem(
-    'NOT_ACCEPTABLE',
-    `The Accept header rules out ${mediaType}, the only type of this path. Accept it.`,
-  );
+/** @returns the first of the types that the client accepts. @throws Problem NOT_ACCEPTABLE */
+export function requireAccept(request: IncomingMessage, ...mediaTypes: readonly string[]): string {
+  const accepted = mediaTypes.find((type) => mediaQuality(request.headers.accept, type) > 0);
+  if (accepted !== undefined) return accepted;
+  const [types, those] =
+    mediaTypes.length === 1 ? [mediaTypes[0], 'the only type'] : [mediaTypes.join(' and '), 'the types'];
+  throw new Problem('NOT_ACCEPTABLE', `The Accept header rules out ${types}, ${those} of this path. Accept it.`);
 }
 
 /** @throws Problem NOT_ACCEPTABLE */
-export const requireJson = (request: IncomingMessage): void => requireAccept(request, JSON_TYPE);
+export const requireJson = (request: IncomingMessage): void => void requireAccept(request, JSON_TYPE);
 
 export function answerJson(
   exchange: Exchange,

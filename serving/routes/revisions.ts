@@ -17,7 +17,7 @@ import { answerList, LIST_HEADERS, listType } from '../http/list-answer.ts';
 import { datasetParam, NO_PARAMETERS, queryParams } from '../http/request.ts';
 import {
   CATALOG_PROBLEMS,
-  FILE_BYTES,
+  fileContent,
   RIGHTS_PROBLEMS,
   type Route,
   type RouteDoc,
@@ -128,7 +128,8 @@ function listRoute({ inspector, instruments, rights }: RevisionsDeps): Route {
   };
 }
 
-const DIFF_TYPE = 'application/x-ndjson';
+/** The first is its type; clients that generators make know the second alone. */
+const DIFF_TYPES = ['application/x-ndjson', 'application/octet-stream'] as const;
 const NOT_FOUND = 'No revision with differences has this id. List the revisions with GET /v1/revisions?dataset=.';
 
 function diffRoute({ inspector, rights, folder, files, stallTimeoutMs }: RevisionsDeps): Route {
@@ -139,7 +140,7 @@ function diffRoute({ inspector, rights, folder, files, stallTimeoutMs }: Revisio
     doc: diffDoc,
     async handle(exchange) {
       const { request, params, url, signal, caller } = exchange;
-      requireAccept(request, DIFF_TYPE);
+      const type = requireAccept(request, ...DIFF_TYPES);
       queryParams(url, NO_PARAMETERS);
       const id = NUMBER.test(params.id) ? Number(params.id) : undefined;
       const found = id === undefined ? undefined : await inspector.run(exchange, (session) => findDiff(session, id));
@@ -161,7 +162,7 @@ function diffRoute({ inspector, rights, folder, files, stallTimeoutMs }: Revisio
           modifiedMs: found.foundMs,
           stallTimeoutMs,
           headers: {
-            'Content-Type': DIFF_TYPE,
+            'Content-Type': type,
             'Content-Disposition': `attachment; filename="revision-${id}.ndjson"`,
             'X-Content-Type-Options': 'nosniff',
             'Cache-Control': 'private, no-cache',
@@ -197,13 +198,13 @@ const diffDoc = (): RouteDoc => ({
   answers: [
     {
       doc: 'The file.',
-      content: { [DIFF_TYPE]: { type: 'string' } },
+      content: fileContent(DIFF_TYPES),
       headers: { ...diffHeaders, 'Content-Disposition': 'A file name.', 'X-Svc-Proved': '`false`.' },
     },
     {
       status: 206,
       doc: 'The part of the file that `Range` asks for.',
-      content: { [DIFF_TYPE]: FILE_BYTES },
+      content: fileContent(DIFF_TYPES, { isPart: true }),
       headers: { ...diffHeaders, 'Content-Range': 'The part that the answer holds.' },
     },
     { status: 304, doc: 'The client already has the file.', content: {}, headers: diffHeaders },

@@ -140,6 +140,14 @@ describe('the differences of a revision', () => {
     const part = await get(pathOf(id), { Range: 'bytes=0-9' });
     expect([part.status, part.text]).toEqual([206, text.slice(0, 10)]);
     expect((await get(pathOf(id), { 'If-None-Match': headers.etag! })).status).toBe(304);
+    // Not every client that a generator makes knows NDJSON.
+    const bytes = await get(pathOf(id), { Accept: 'application/octet-stream' });
+    expect([headers, bytes.headers].map((one) => one['content-type'])).toEqual([
+      'application/x-ndjson',
+      'application/octet-stream',
+    ]);
+    expect(bytes.text).toBe(text);
+    expect((await get(pathOf(id), { Accept: 'text/html' })).json.code).toBe('NOT_ACCEPTABLE');
   });
 
   test('need the scope operate and the rights of the dataset', async () => {

@@ -530,4 +530,4 @@ test('after any changes, cuts and stops the mirror equals the source, and never 
     ),
     { seed: SEED, numRuns: runs(160) },
   );
-}, 400_000);
+});

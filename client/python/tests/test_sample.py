@@ -102,15 +102,20 @@ def test_exports_one_by_one(td: tm.Client) -> None:
         td.export(TRADES, "x.parquet", n_rows=0)
 
 
+def unsigned(lineage: dict) -> dict:
+    """Without the checkpoint, which the log signs anew every few minutes."""
+    return {name: value for name, value in lineage.items() if name != "checkpoint"}
+
+
 def test_a_row_leads_to_its_bytes(td: tm.Client, key: str) -> None:
     for dataset in DATASETS:
         answer = td.query(dataset, n_rows=3)
         lineage = td.lineage(list(answer)[1])
         assert lineage["dataset"] == dataset and tm.check(lineage, key).ok
-        assert td.lineage(answer.pl().row(1, named=True), dataset) == lineage
+        assert unsigned(td.lineage(answer.pl().row(1, named=True), dataset)) == unsigned(lineage)
         if has_pandas():
-            assert td.lineage(answer.df(index=False).iloc[1]) == lineage
-            assert td.lineage(list(answer.df(index=False).itertuples())[1], dataset) == lineage
+            assert unsigned(td.lineage(answer.df(index=False).iloc[1])) == unsigned(lineage)
+            assert unsigned(td.lineage(list(answer.df(index=False).itertuples())[1], dataset)) == unsigned(lineage)
     with pytest.raises(tm.SettingError, match="dataset="):
         td.lineage(7)
     assert td.lineage(7, TRADES)["offset"] == "7"

@@ -169,9 +169,7 @@ class Client:
         window: dict[str, Any] = {"start": start, "end": end, "n_rows": n_rows, "n_random": n_random, "random_seed": random_seed}
         if not unified:
             return self.query(dataset, **window, **common)
-        body = self._days(
-            **window, fields=fields, filters=filters, strict=strict, silences=silences, instrument=instrument
-        )
+        body = self._days(**window, fields=fields, filters=filters, strict=strict, silences=silences, instrument=instrument)
         types = _TRADES
         return self._answer(
             f"/v1/historical/{_exchange(dataset)}/spot/trades",
