@@ -249,7 +249,8 @@ export function readsOf({ fromMs, toMs, total }: Window & { readonly total: numb
     rows(
       '1,000 given ids',
       { filters: [{ field: 'trade_id', op: 'in', value: ids }] },
-      found(` where trade_id in (${ids})`),
+      // A join with the list, as DuckDB makes it, loses the order.
+      () => `${SELECT} where trade_id in (${ids}) order by timestamp, trade_id`,
     ),
     rows(
       'one given id',
