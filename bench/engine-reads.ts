@@ -13,12 +13,15 @@ export interface Read {
   readonly what: string;
   readonly path: string;
   readonly body: object;
-  readonly as: Form;
+  readonly as?: Form;
+  /** Of the engines that can answer it. */
   readonly sql: Partial<Record<Engine, string>>;
-  /** The columns whose cells must be the same, in order; none where rows are drawn by chance. */
+  /** The columns whose cells must be the same, in order. */
   readonly compared: readonly string[];
+  /** Only their number must be the same, about. */
+  readonly random?: boolean;
   /** Sent again and again in each round. */
-  readonly small: boolean;
+  readonly small?: boolean;
 }
 
 interface Dialect {
@@ -39,7 +42,6 @@ interface Dialect {
   sample(count: number, total: number): string;
   first(value: string): string;
   last(value: string): string;
-  readonly std: string;
   /** Exact, of the price. */
   quantile?(share: number): string;
   /** A group for each bucket with trades, in order; `t` is its start. */
@@ -50,6 +52,8 @@ interface Dialect {
 
 const COLUMNS = 'trade_id, timestamp, price, quantity, quote_quantity, is_buyer_maker, is_best_match';
 const SELECT = `select ${COLUMNS} from trades`;
+const grouped = (bucket: string, columns: string, where: string) =>
+  `select ${bucket} as t, ${columns} from trades${where} group by t order by t`;
 const newestBySort = (where: string, count: number) =>
   `${SELECT}${where} order by timestamp desc, trade_id desc limit ${count}`;
 
@@ -65,10 +69,8 @@ export const DIALECTS: Record<Engine, Dialect> = {
     sample: (count) => `${SELECT} using sample ${count} rows`,
     first: (value) => `arg_min(${value}, trade_id)`,
     last: (value) => `arg_max(${value}, trade_id)`,
-    std: 'stddev_pop(price)',
     quantile: (share) => `quantile_disc(price, ${share})`,
-    grouped: (columns, where, seconds) =>
-      `select timestamp // ${seconds * 1000} * ${seconds * 1000} as t, ${columns} from trades${where} group by t order by t`,
+    grouped: (columns, where, seconds) => grouped(`timestamp // ${seconds * 1000} * ${seconds * 1000}`, columns, where),
     asof: (bars, seconds) =>
       `select b.*, h.hashrate from (${bars}) b asof left join hashrates h on b.t + ${seconds * 1000} > h.timestamp order by t`,
   },
@@ -84,10 +86,9 @@ export const DIALECTS: Record<Engine, Dialect> = {
     sample: (count) => `${SELECT} order by rand() limit ${count}`,
     first: (value) => `argMin(${value}, trade_id)`,
     last: (value) => `argMax(${value}, trade_id)`,
-    std: 'stddevPop(price)',
     quantile: (share) => `quantileExact(${share})(price)`,
     grouped: (columns, where, seconds) =>
-      `select intDiv(timestamp, ${seconds * 1000}) * ${seconds * 1000} as t, ${columns} from trades${where} group by t order by t`,
+      grouped(`intDiv(timestamp, ${seconds * 1000}) * ${seconds * 1000}`, columns, where),
     asof: (bars, seconds) =>
       `select b.*, h.hashrate from (select *, 1 as k from (${bars})) b asof left join (select *, 1 as k from hashrates) h
        on b.k = h.k and b.t + ${seconds * 1000} > h.timestamp order by t`,
@@ -106,7 +107,6 @@ export const DIALECTS: Record<Engine, Dialect> = {
     sample: (count, total) => `${SELECT} where rnd_double() < ${count / total}`,
     first: (value) => `first(${value})`,
     last: (value) => `last(${value})`,
-    std: 'stddev_pop(price)',
     grouped: (columns, where, seconds) => `select timestamp as t, ${columns} from trades${where} sample by ${seconds}s`,
     asof: (bars, seconds) =>
       `select b.*, h.hashrate from (select *, dateadd('s', ${seconds}, t) as e from (${bars}) timestamp(e)) b lt join hashrates h`,
@@ -114,21 +114,16 @@ export const DIALECTS: Record<Engine, Dialect> = {
 };
 const ENGINES = Object.entries(DIALECTS) as [Engine, Dialect][];
 
-/** Files that every engine loads. */
-export interface Files {
-  readonly trades: string;
-  readonly hashrates: string;
-}
-
-/** The statements that load an engine; the first makes the table whose bytes are counted. */
-export function loading(engine: Engine, files: Files): string[] {
+/** The statements that load an engine from Parquet. */
+export function loading(engine: Engine, files: { readonly trades: string; readonly hashrates: string }): string[] {
   const { create, time, file } = DIALECTS[engine];
   const from = (columns: string, path: string) =>
     `select ${time} as timestamp, ${columns.replace('timestamp, ', '')} from ${file(path)}`;
+  const kept = (size: number) => create(`klines_${size}`, ['t'], klinesSql(DIALECTS[engine], '', size)!);
   return [
     create('trades', ['timestamp', 'trade_id'], from(COLUMNS, files.trades)),
     create('hashrates', ['timestamp'], from('hashrate', files.hashrates)),
-    ...[60, 3600].map((size) => create(`klines_${size}`, ['t'], candlesSql(DIALECTS[engine], FEW, '', size))),
+    ...[60, 3600].map(kept),
   ];
 }
 
@@ -138,18 +133,19 @@ const ALL = [
   ...['low_liquidity', 'close_liquidity', 'liquidity_sum', 'maker_volume', 'maker_liquidity'],
 ];
 
-function candlesSql(dialect: Dialect, fields: readonly string[], where: string, seconds: number): string {
-  const { first, last, std, quantile = () => 'null' } = dialect;
+function klinesSql(dialect: Dialect, where: string, seconds: number, fields = FEW): string | undefined {
+  const { first, last, quantile } = dialect;
+  if (fields === ALL && !quantile) return undefined;
   const turnover = 'price * quantity';
-  const columns: Record<string, string> = {
+  const columns: Record<string, string | undefined> = {
     open: first('price'),
     high: 'max(price)',
     low: 'min(price)',
     close: last('price'),
     mean: 'avg(price)',
-    std,
-    median: quantile(0.5),
-    iqr: `${quantile(0.75)} - ${quantile(0.25)}`,
+    std: 'stddev_pop(price)',
+    median: quantile?.(0.5),
+    iqr: `${quantile?.(0.75)} - ${quantile?.(0.25)}`,
     volume: 'sum(quantity)',
     maker_ratio: 'avg(is_buyer_maker)',
     no_of_trades: 'count(*)',
@@ -164,9 +160,19 @@ function candlesSql(dialect: Dialect, fields: readonly string[], where: string, 
   return dialect.grouped(fields.map((name) => `${columns[name]} as ${name}`).join(), where, seconds);
 }
 
-/** @param total trades of the window, with the ids from 1 on */
-export function readsOf({ fromMs, toMs, total }: Window & { readonly total: number }): Read[] {
-  const days = (toMs - fromMs) / DAY_MS;
+/** The shares of rows that filters on price * quantity let pass. */
+export const PASSING = { '0.2 %': 0.002, 'four in a million': 4e-6 };
+
+interface Stored extends Window {
+  /** Trades, with the ids from 1 on. */
+  readonly total: number;
+  /** The value above which each share of the rows lies. */
+  readonly limits: Readonly<Record<string, number>>;
+}
+
+export function readsOf({ fromMs, toMs, total, limits }: Stored): Read[] {
+  const all = { fromMs, toMs };
+  const ofAll = `of ${(toMs - fromMs) / DAY_MS} days`;
   const day = { fromMs: toMs - DAY_MS, toMs };
   const hour = { fromMs: day.fromMs + DAY_MS / 2, toMs: day.fromMs + DAY_MS / 2 + 3_600_000 };
   const ids = Array.from({ length: 1000 }, (_, at) => 1 + Math.floor(((at + 0.5) * total) / 1000));
@@ -177,102 +183,65 @@ export function readsOf({ fromMs, toMs, total }: Window & { readonly total: numb
   const inEach = (sqlOf: (dialect: Dialect) => string | undefined): Read['sql'] =>
     Object.fromEntries(ENGINES.flatMap(([engine, dialect]) => (sqlOf(dialect) ? [[engine, sqlOf(dialect)]] : [])));
   const rows = (what: string, body: object, sqlOf: (dialect: Dialect) => string, more: Partial<Read> = {}): Read => ({
-    ...{ what, path: QUERY, body: { sources, ...body }, as: 'json', sql: inEach(sqlOf), small: false },
-    compared: ['trade_id', 'quote_quantity'],
+    ...{ what, path: QUERY, body: { sources, ...body }, sql: inEach(sqlOf), compared: ['trade_id', 'quote_quantity'] },
     ...more,
   });
-  const found = (where: string) => (dialect: Dialect) => `${SELECT}${where}${dialect.ordered}`;
-  const scans = (what: string, window: Window) =>
-    (['arrow', 'csv'] as const).map((as) =>
-      rows(
-        `${what} as ${as === 'csv' ? 'CSV' : 'Arrow'}`,
-        within(window),
-        (dialect) => found(during(dialect, window))(dialect),
-        { as },
-      ),
-    );
-  const filtered = (value: number) => {
+  const scan = (what: string, window: Window, as: Form) =>
+    rows(what, within(window), (dialect) => `${SELECT}${during(dialect, window)}${dialect.ordered}`, { as });
+  const filtered = ([share, value]: [string, number]) => {
     const filters = [{ field: 'quote_quantity', op: 'gt', value }];
     const where = ` where price * quantity > ${value}`;
-    const what = `price * quantity > ${value.toLocaleString('en-US')}`;
+    const what = `price * quantity that ${share} pass`;
     return [
-      rows(`${what}, all rows`, { filters }, found(where), { as: 'arrow' }),
+      rows(`${what}, all rows`, { filters }, ({ ordered }) => `${SELECT}${where}${ordered}`, { as: 'arrow' }),
       rows(`${what}, newest 100`, { filters, n_rows: 100 }, ({ newest }) => newest(where, 100)),
     ];
   };
-  const klines = (
-    what: string,
-    window: Window,
-    seconds: number,
-    sqlOf: (dialect: Dialect, where: string) => string | undefined,
-    fields = FEW,
-  ): Read => ({
-    ...{ what, path: '/v1/historical/exchange_a/spot/klines', as: 'json', small: false, compared: FEW },
+  // A join with a list, as DuckDB makes it, loses the order.
+  const given = (condition: string) => () => `${SELECT} where trade_id ${condition} order by timestamp, trade_id`;
+  const klines = (what: string, window: Window, seconds: number, fields = FEW): Read => ({
+    ...{ what, path: '/v1/historical/exchange_a/spot/klines', compared: FEW },
     body: {
-      start_date: dayOf(window.fromMs),
-      end_date: dayOf(window.toMs - 1),
-      kline_size: seconds,
+      ...{ start_date: dayOf(window.fromMs), end_date: dayOf(window.toMs - 1), kline_size: seconds },
       fields: ['datetime', ...fields],
     },
-    sql: inEach((dialect) => sqlOf(dialect, during(dialect, window))),
+    sql: inEach((dialect) => klinesSql(dialect, during(dialect, window), seconds, fields)),
   });
-  const candles = (what: string, window: Window, seconds: number, fields = FEW) =>
-    klines(what, window, seconds, (dialect, where) => candlesSql(dialect, fields, where, seconds), fields);
-  const all = { fromMs, toMs };
-  const ofAll = `of ${days} days`;
-  const kept = (what: string, size: number) =>
-    klines(`${what} ${ofAll}, kept by the engines too`, all, size, () => `select * from klines_${size} order by t`);
-  const framed = (grid: string, seconds: number): Read => ({
-    ...{
-      what: `a frame of ${grid} ${ofAll} with a series`,
-      path: '/v1/frame',
-      as: 'json',
-      small: false,
-      compared: FEW,
-    },
+  const kept = (what: string, size: number): Read => ({
+    ...klines(`${what}, kept by all`, all, size),
+    sql: inEach(() => `select * from klines_${size} order by t`),
+  });
+  const prices = { open: 'first', high: 'max', low: 'min', close: 'last' };
+  const frame = (grid: string, seconds: number): Read => ({
+    ...{ what: `a frame of ${grid} ${ofAll} with a series`, path: '/v1/frame', compared: FEW },
     body: {
+      ...{ grid, time_range: within(all).time_range },
       columns: [
-        ...Object.entries({ open: 'first', high: 'max', low: 'min', close: 'last' }).map(([name, aggregate]) => ({
-          ...{ name, dataset: DATASET, field: 'price', aggregate },
-        })),
+        ...Object.entries(prices).map(([name, aggregate]) => ({ name, dataset: DATASET, field: 'price', aggregate })),
         { name: 'volume', dataset: DATASET, field: 'quantity', aggregate: 'sum' },
         { name: 'hashrate', dataset: 'bitcoin_network_hashrate_estimate', field: 'hashrate_hs' },
       ],
-      grid,
-      time_range: within(all).time_range,
     },
-    sql: inEach((dialect) => dialect.asof(candlesSql(dialect, FEW, during(dialect, all), seconds), seconds)),
+    sql: inEach((dialect) => dialect.asof(klinesSql(dialect, during(dialect, all), seconds)!, seconds)),
   });
+  const id = ids[300];
   return [
     rows('latest 100', { n_rows: 100 }, ({ newest }) => newest('', 100), { small: true }),
-    rows('a uniform sample of 1,000', { n_random: 1000 }, ({ sample }) => sample(1000, total), { compared: [] }),
-    rows(
-      '1,000 given ids',
-      { filters: [{ field: 'trade_id', op: 'in', value: ids }] },
-      // A join with the list, as DuckDB makes it, loses the order.
-      () => `${SELECT} where trade_id in (${ids}) order by timestamp, trade_id`,
-    ),
-    rows(
-      'one given id',
-      { filters: [{ field: 'trade_id', op: 'eq', value: ids[300] }] },
-      found(` where trade_id = ${ids[300]}`),
-      { small: true },
-    ),
-    ...scans('an hour', hour),
-    ...scans('a day', day),
-    candles('1 m candles of a day, 5 fields', day, 60),
-    // Without exact quantiles an engine has no such candles.
-    {
-      ...candles('1 m candles of a day, all fields', day, 60, ALL),
-      sql: inEach((dialect) => dialect.quantile && candlesSql(dialect, ALL, during(dialect, day), 60)),
-    },
-    candles(`1 h candles ${ofAll}`, all, 3600),
-    candles('90 s candles of a day', day, 90),
-    kept('1 h candles', 3600),
-    kept('1 m candles', 60),
-    ...filtered(20_000),
-    ...filtered(24_200),
-    framed('1h', 3600),
-    framed('1m', 60),
+    rows('a uniform sample of 1,000', { n_random: 1000 }, ({ sample }) => sample(1000, total), { random: true }),
+    rows('1,000 given ids', { filters: [{ field: 'trade_id', op: 'in', value: ids }] }, given(`in (${ids})`)),
+    rows('one given id', { filters: [{ field: 'trade_id', op: 'eq', value: id }] }, given(`= ${id}`), { small: true }),
+    scan('an hour as Arrow', hour, 'arrow'),
+    scan('an hour as CSV', hour, 'csv'),
+    scan('a day as Arrow', day, 'arrow'),
+    scan('a day as CSV', day, 'csv'),
+    klines('1 m klines of a day, 5 fields', day, 60),
+    klines('1 m klines of a day, all fields', day, 60, ALL),
+    klines(`1 h klines ${ofAll}`, all, 3600),
+    klines('90 s klines of a day', day, 90),
+    kept(`1 h klines ${ofAll}`, 3600),
+    kept(`1 m klines ${ofAll}`, 60),
+    ...Object.entries(limits).flatMap(filtered),
+    frame('1h', 3600),
+    frame('1m', 60),
   ];
 }

@@ -17,8 +17,9 @@ import { compactNow } from '../test/support/compaction.ts';
 import { OTHER_DATABASE } from '../test/support/given.ts';
 import { loadWorld } from '../test/support/load-worlds.ts';
 import { clickhousePython, QUESTDB_JAR, questDb, readersPython, type Tool } from '../test/support/tools.ts';
+import type { World } from '../test/support/worlds.ts';
 import { createDatabase, type History, ingestHistory } from './days.ts';
-import { DIALECTS, type Engine, type Form, loading, type Read, readsOf } from './engine-reads.ts';
+import { DIALECTS, type Engine, type Form, loading, PASSING, type Read, readsOf } from './engine-reads.ts';
 import { hashrates, hashrateValues } from './frame.ts';
 import type { Lab } from './lab.ts';
 import { rounded, type Side, timed, timedEach } from './measure.ts';
@@ -49,11 +50,13 @@ export const engines = subject({
   async run(lab, { rows, days, requests }) {
     const history = { fromMs: FROM_MS, toMs: FROM_MS + days * DAY_MS, rows };
     await using cleanup = new AsyncDisposableStack();
-    const ours = await tidemarks(lab, history, cleanup);
-    const others = await otherStores(lab, history, cleanup);
+    const series = hashrates(FROM_MS, days);
+    const ours = await tidemarks(lab, history, series, cleanup);
+    const files = await writeFiles(lab, history, series);
+    const others = await otherStores(lab, files, cleanup);
     const stores = [...ours, ...others];
     for (const { name, bytesATrade } of stores) lab.fact(`bytes a trade, ${name}`, bytesATrade);
-    const reads = readsOf({ ...history, total: rows * days });
+    const reads = readsOf({ ...history, total: rows * days, limits: files.limits });
     for (const read of reads) await checkSame(lab, read, stores);
     for (const read of reads) {
       const times = read.small ? (ask: () => Promise<unknown>) => timedEach(requests, ask) : timed;
@@ -72,8 +75,7 @@ export const engines = subject({
 });
 
 /** Tidemark's rows, and its columns where there is a server that has them. */
-async function tidemarks(lab: Lab, history: History, cleanup: AsyncDisposableStack): Promise<Store[]> {
-  const series = hashrates(history.fromMs, (history.toMs - history.fromMs) / DAY_MS);
+async function tidemarks(lab: Lab, history: History, series: World, cleanup: AsyncDisposableStack): Promise<Store[]> {
   const store = async (name: string, databaseUrl: string): Promise<Store> => {
     await loadWorld(databaseUrl, series);
     const service = cleanup.use(await startService(databaseUrl));
@@ -84,7 +86,7 @@ async function tidemarks(lab: Lab, history: History, cleanup: AsyncDisposableSta
       name,
       bytesATrade: rounded(bytes, 1),
       has: () => true,
-      send: async ({ path, body, as }) => {
+      send: async ({ path, body, as = 'json' }) => {
         const response = await service.post(path, body, { Accept: ACCEPT[as] });
         // 404: no row passes the filter.
         if (response.statusCode === 200 || response.statusCode === 404) return response;
@@ -98,34 +100,45 @@ async function tidemarks(lab: Lab, history: History, cleanup: AsyncDisposableSta
     lab.note('no columns: TIDEMARK_TEST_DATABASE_URL names no server with the community edition of TimescaleDB');
     return [rows];
   }
-  const databaseUrl = await createDatabase(OTHER_DATABASE, DATABASE);
-  cleanup.defer(async () => {
+  const drop = async () => {
     await using server = await connected(OTHER_DATABASE!);
-    await server.pg.query(`drop database ${DATABASE} with (force)`);
-  });
-  await ingestHistory(lab, history, {
-    SVC_DATABASE_URL: databaseUrl,
-    SVC_STATE_DIR: join(lab.directory, 'columns'),
-  });
+    await server.pg.query(`drop database if exists ${DATABASE} with (force)`);
+  };
+  await drop();
+  const databaseUrl = await createDatabase(OTHER_DATABASE, DATABASE);
+  cleanup.defer(drop);
+  await ingestHistory(lab, history, { SVC_DATABASE_URL: databaseUrl, SVC_STATE_DIR: join(lab.directory, 'columns') });
   await compactNow(databaseUrl, 0);
   return [rows, await store('tidemark columns', databaseUrl)];
 }
 
-/** The engines that this machine can have, loaded. */
-async function otherStores(lab: Lab, history: History, cleanup: AsyncDisposableStack): Promise<Store[]> {
-  const { directory, stack } = lab;
-  lab.note('writing the same trades as Parquet');
-  const csv = join(directory, 'trades.csv');
-  const files = { trades: join(directory, 'trades.parquet'), hashrates: join(directory, 'hashrates.parquet') };
+/** What is stored, as Parquet for the engines, and the limits of the filters. */
+async function writeFiles({ directory, stack, note }: Lab, history: History, series: World) {
+  note('writing the same trades as Parquet');
+  const [csv, trades, states] = ['trades.csv', 'trades.parquet', 'hashrates.parquet'].map((name) =>
+    join(directory, name),
+  );
   await psqlToCsv(stack, sameFields(history), csv);
-  await csvToParquet(csv, files.trades);
+  await csvToParquet(csv, trades);
   await rm(csv);
   using duckdb = await openDuckDb();
-  const series = hashrates(history.fromMs, (history.toMs - history.fromMs) / DAY_MS);
   await duckdb.connection.run(
-    `copy (select * from (values ${hashrateValues(series)}) v(timestamp, hashrate, interval) order by 1)
-     to '${files.hashrates}'`,
+    `copy (select * from (values ${hashrateValues(series)}) v(timestamp, hashrate, interval) order by 1) to '${states}'`,
   );
+  const limits = Object.values(PASSING).map((share) => `quantile_disc(price * quantity, ${1 - share})`);
+  const found = await duckdb.connection.runAndReadAll(`select ${limits} from '${trades}'`);
+  const [values] = found.getRows();
+  return {
+    ...{ trades, hashrates: states },
+    limits: Object.fromEntries(Object.keys(PASSING).map((share, at) => [share, Number(values[at])])),
+  };
+}
+
+type Files = Awaited<ReturnType<typeof writeFiles>>;
+
+/** The engines that this machine can have, loaded. */
+async function otherStores(lab: Lab, files: Files, cleanup: AsyncDisposableStack): Promise<Store[]> {
+  const { directory } = lab;
   const starts: Record<Engine, readonly [() => Promise<Tool>, (tool: Tool, place: string) => Promise<Service>]> = {
     DuckDB: [readersPython, ({ path }, place) => startServer(path, [WRAPPER, 'DuckDB', place])],
     ClickHouse: [clickhousePython, ({ path }, place) => startServer(path, [WRAPPER, 'ClickHouse', place])],
@@ -155,7 +168,7 @@ async function otherStores(lab: Lab, history: History, cleanup: AsyncDisposableS
       name: engine,
       bytesATrade: rounded(await cell(DIALECTS[engine].bytes), 1),
       has: ({ sql }) => sql[engine] !== undefined,
-      send: ({ sql, as }) => run(sql[engine]!, as),
+      send: ({ sql, as = 'json' }) => run(sql[engine]!, as),
     });
   }
   return stores;
@@ -192,13 +205,13 @@ async function startQuestDb(folder: string, place: string, files: string): Promi
 /** @throws Error unless all stores answer with the same cells */
 async function checkSame(lab: Lab, read: Read, stores: readonly Store[]): Promise<void> {
   lab.note(`comparing ${read.what}`);
-  const cells = async (store: Store) => await cellsOf(lab, await store.send(read), read.as, read.compared);
+  const cells = async (store: Store) => await cellsOf(lab, await store.send(read), read.as ?? 'json', read.compared);
   const [ours, ...others] = stores.filter((store) => store.has(read));
   const expected = await cells(ours);
   for (const other of others) {
     const found = await cells(other);
     for (const [at, name] of read.compared.entries()) {
-      const difference = differenceOf(expected[at], found[at]);
+      const difference = differenceOf(expected[at], found[at], read.random);
       if (difference) throw new Error(`${read.what}: ${name} differs: ${ours.name} / ${other.name}: ${difference}`);
     }
   }
@@ -208,15 +221,16 @@ type Cells = ArrayLike<number | bigint>;
 type Row = Readonly<Record<string | number, number | null>>;
 
 /** Sums of engines are not exact, and ours are rounded. */
-const TOLERANCE = 1e-5;
+const TOLERANCE = 1e-9;
+/** QuestDB draws each row by itself. */
+const APPROXIMATE = 0.2;
 
-function differenceOf(ours: Cells, theirs: Cells): string | undefined {
+function differenceOf(ours: Cells, theirs: Cells, random = false): string | undefined {
+  if (random && Math.abs(ours.length - theirs.length) <= APPROXIMATE * ours.length) return undefined;
   if (ours.length !== theirs.length) return `${ours.length} / ${theirs.length} rows`;
   for (let row = 0; row < ours.length; row++) {
     const [one, other] = [Number(ours[row]), Number(theirs[row])];
-    const isSame = Number.isInteger(one)
-      ? one === other
-      : Math.abs(one - other) <= TOLERANCE * Math.max(1, Math.abs(one));
+    const isSame = Math.abs(one - other) <= TOLERANCE * (1 + Math.abs(one));
     if (!isSame) return `${one} / ${other} in row ${row}`;
   }
   return undefined;
@@ -260,5 +274,7 @@ async function columnsOf(body: Buffer, as: Form, names: readonly string[], direc
   using duckdb = await openDuckDb();
   const read = await duckdb.connection.runAndReadAll(`select ${names} from '${file}'`);
   await rm(file);
-  return read.getColumns() as Cells[];
+  // Without rows it has no columns.
+  const columns = read.getColumns() as Cells[];
+  return names.map((_, at) => columns[at] ?? []);
 }
