@@ -128,9 +128,10 @@ async function writeFiles({ directory, stack, note }: Lab, history: History, ser
   const limits = Object.values(PASSING).map((share) => `quantile_disc(price * quantity, ${1 - share})`);
   const found = await duckdb.connection.runAndReadAll(`select ${limits} from '${trades}'`);
   const [values] = found.getRows();
+  // Whole numbers: a product of doubles may differ from the served decimal in its last place.
   return {
     ...{ trades, hashrates: states },
-    limits: Object.fromEntries(Object.keys(PASSING).map((share, at) => [share, Number(values[at])])),
+    limits: Object.fromEntries(Object.keys(PASSING).map((share, at) => [share, Math.floor(Number(values[at]))])),
   };
 }
 
