@@ -127,9 +127,16 @@ async function* inMilliseconds(lines: AsyncIterable<string>): AsyncGenerator<str
 }
 
 /** Starts the ingest of consecutive days of documents, until they are proved. */
-export const startBackfill = ({ stack }: Lab, { dataset, setting }: Vendor, folder: string, days: readonly string[]) =>
+export const startBackfill = (
+  { stack }: Lab,
+  { dataset, setting }: Vendor,
+  folder: string,
+  days: readonly string[],
+  settings: Settings = {},
+) =>
   startCommand(stack.stateDir, ['backfill', dataset, '--from', days[0], '--to', days.at(-1)!, '--json'], {
     [setting]: pathToFileURL(join(folder, '/')).href,
+    ...settings,
   });
 
 export interface History {
@@ -143,8 +150,12 @@ export interface History {
 /** Days of documents on the disk at a time. */
 const DAYS_AT_ONCE = 30;
 
-/** Generates a history of trades of exchange A and ingests it. */
-export async function ingestHistory(lab: Lab, { fromMs, toMs, rows, firstId = 1 }: History): Promise<void> {
+/** Generates a history of trades of exchange A and ingests it; settings may name another database and state folder. */
+export async function ingestHistory(
+  lab: Lab,
+  { fromMs, toMs, rows, firstId = 1 }: History,
+  settings: Settings = {},
+): Promise<void> {
   const folder = join(lab.directory, 'vendor');
   for (let at = fromMs; at < toMs; at += DAYS_AT_ONCE * DAY_MS) {
     const days = exchangeA.consecutiveDays({
@@ -163,12 +174,13 @@ export async function ingestHistory(lab: Lab, { fromMs, toMs, rows, firstId = 1 
         VENDORS[0],
         folder,
         days.map(({ day }) => day),
+        settings,
       ),
     );
     await rm(folder, { recursive: true });
   }
   // Autovacuum would do this within a minute.
-  await using client = await connected(lab.stack.databaseUrl);
+  await using client = await connected(settings.SVC_DATABASE_URL ?? lab.stack.databaseUrl);
   for (const table of [DATASET, ...Object.values(KLINE_TABLES)]) await client.pg.query(`vacuum analyze ${table}`);
 }
 
@@ -176,11 +188,11 @@ const NUMBER = 1;
 /** Days of one transaction, which locks each of their chunks until it ends. */
 const BATCH_DAYS = 100;
 
-/** Creates another database on the lab's server, with the schema and without rows. @returns its URL */
-export async function createDatabase({ stack }: Lab, name: string): Promise<string> {
-  await using server = await connected(stack.databaseUrl);
+/** Creates a database on a server, with the schema and without rows. @returns its URL */
+export async function createDatabase(serverUrl: string, name: string): Promise<string> {
+  await using server = await connected(serverUrl);
   await server.pg.query(`create database ${name}`);
-  const url = new URL(stack.databaseUrl);
+  const url = new URL(serverUrl);
   url.pathname = `/${name}`;
   await using fresh = await connected(url.href);
   await migrate(fresh.pg as never);

@@ -65,8 +65,7 @@ export const frame = subject({
     const window = { fromMs: FROM_MS, toMs: FROM_MS + days * DAY_MS };
     await ingestHistory(lab, { ...window, rows });
     note('loading blocks and funds');
-    const blocks = chainWorlds(7, { blocks: days * BLOCKS_A_DAY }).find(({ dataset }) => dataset.key === HASHRATE)!;
-    const worlds = [blocks, etfWorld(7, days)].map((world) => movedBy(world, FROM_MS - world.rows[0].ms));
+    const worlds = [hashrates(FROM_MS, days), startingAt(FROM_MS, etfWorld(7, days))];
     for (const world of worlds) await loadWorld(stack.databaseUrl, world);
     note('writing the same trades as Parquet');
     const [csv, parquet] = ['rows.csv', 'rows.parquet'].map((name) => join(directory, name));
@@ -102,16 +101,28 @@ export const frame = subject({
   },
 });
 
-/** The values of both tables, one for each time: the highest block's. */
+const startingAt = (fromMs: number, world: World) => movedBy(world, fromMs - world.rows[0].ms);
+
+/** Hashrates of as many blocks as days have. */
+export const hashrates = (fromMs: number, days: number): World =>
+  startingAt(fromMs, chainWorlds(7, { blocks: days * BLOCKS_A_DAY }).find(({ dataset }) => dataset.key === HASHRATE)!);
+
+const isProved = ({ partition }: World['rows'][number]) => partition.state === 'proved';
+
+/** The proved hashrates and intervals, one for each time: the highest block's. */
+export const hashrateValues = ({ rows }: World): string[] =>
+  [...new Map(rows.filter(isProved).map(({ ms, cells }) => [ms, cells]))].map(
+    ([ms, cells]) => `(${ms}, ${cells.hashrate_hs}, ${cells.observed_interval_seconds})`,
+  );
+
+/** The values of both tables. */
 function statesOf([blocks, funds]: readonly World[]): (readonly [table: string, values: string[]])[] {
-  const isProved = ({ partition }: World['rows'][number]) => partition.state === 'proved';
-  const best = new Map(blocks.rows.filter(isProved).map(({ ms, cells }) => [ms, cells]));
   const own = funds.rows.filter(
     (row) => isProved(row) && Object.entries(FUND).every(([field, value]) => row.cells[field] === value),
   );
   const isNumber = (kind: unknown) => kind === 'float' || kind === 'int';
   return [
-    ['hashrates', [...best].map(([ms, cells]) => `(${ms}, ${cells.hashrate_hs}, ${cells.observed_interval_seconds})`)],
+    ['hashrates', hashrateValues(blocks)],
     ['funds', own.map(({ ms, cells }) => `(${ms}, ${isNumber(cells.value_kind) ? cells.value_text : 'null'})`)],
   ];
 }

@@ -27,7 +27,9 @@ export interface Lab extends AsyncDisposable {
   readonly rounds: number;
   /** Writes a line of progress to standard error; results go to standard output. */
   note(line: string): void;
-  /** Runs the sides in turn and reports them. The round before the first warms up and does not count; checks are the caller's. */
+  /** Runs the sides in turn. The round before the first warms up and does not count; checks are the caller's. */
+  measure(what: string, sides: Readonly<Record<string, Side>>): Promise<Rounds>;
+  /** Runs the sides in turn and reports them. */
   compare(what: string, sides: Readonly<Record<string, Side>>): Promise<void>;
   /** Reports what rounds have measured. */
   report(what: string, rounds: Rounds): void;
@@ -102,7 +104,7 @@ function reporter(name: string, rounds: number, json: boolean, note: Lab['note']
     compared.push(one);
     for (const line of linesOf(one)) say(line);
   };
-  const compare: Lab['compare'] = async (what, sides) => {
+  const measure: Lab['measure'] = async (what, sides) => {
     const measured: Record<string, number[]> = Object.fromEntries(Object.keys(sides).map((side) => [side, []]));
     for (let round = 0; round <= rounds; round++) {
       const texts: string[] = [];
@@ -113,10 +115,11 @@ function reporter(name: string, rounds: number, json: boolean, note: Lab['note']
       }
       note(`${what}, ${round === 0 ? 'warm-up' : `round ${round}`}: ${texts.join(', ')}`);
     }
-    report(what, measured);
+    return measured;
   };
   return {
-    compare,
+    measure,
+    compare: async (what: string, sides: Readonly<Record<string, Side>>) => report(what, await measure(what, sides)),
     report,
     fact(what: string, value: number | string) {
       facts[what] = value;

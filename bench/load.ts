@@ -54,7 +54,7 @@ export const load = subject({
   smallest: '--clients 2 --rows 5000',
   async run(lab, { clients, seconds, rows }) {
     for (const name of ONE_THREAD) setFlagsFromString(`--no-${name}`);
-    const url = await createDatabase(lab, 'bench_load');
+    const url = await createDatabase(lab.stack.databaseUrl, 'bench_load');
     await makeDays(url, DAY.toMs, MADE_DAYS);
     await compareHalf(lab, url, clients, seconds);
     await overload(lab, url, clients * OVERLOAD, seconds * 4);

@@ -125,7 +125,7 @@ const FEW_DAYS = 10;
 async function compareChunks(lab: Lab, chunks: number, requests: number): Promise<void> {
   const endMs = FROM_MS;
   const made = async (name: string, days: number) => {
-    const url = await createDatabase(lab, name);
+    const url = await createDatabase(lab.stack.databaseUrl, name);
     lab.note(`making ${days} days`);
     await makeDays(url, endMs, days);
     return url;

@@ -23,8 +23,8 @@ export interface Service extends AsyncDisposable {
   readonly url: string;
   /** SIGKILL. Resolves when the process has ended. */
   kill(): Promise<void>;
-  /** Sends a POST. The answer has any status. */
-  post(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
+  /** Sends a POST, or a GET without a body. The answer has any status. */
+  post(path: string, body?: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   /** Sends a POST and parses the JSON of its answer. @throws Error unless the status is 200 */
   // biome-ignore lint/suspicious/noExplicitAny: the shape of an answer is the caller's.
   json(path: string, body: object): Promise<any>;
@@ -57,20 +57,24 @@ export function startMain(program: string, settings: Settings): ChildProcess {
 /** Starts the least server that answers with the rows of a statement (bare-server.ts). */
 export async function startBareServer(databaseUrl: string, sql: string, connections: number): Promise<Service> {
   const program = fileURLToPath(new URL('bare-server.ts', import.meta.url));
-  const child = spawn(process.execPath, [...NODE_OPTIONS, program, databaseUrl, sql, String(connections)], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  const [url] = await once(child.stdout, 'data');
+  return startServer(process.execPath, [...NODE_OPTIONS, program, databaseUrl, sql, String(connections)]);
+}
+
+/** Starts a server that prints its URL first. */
+export async function startServer(program: string, args: readonly string[]): Promise<Service> {
+  const child = spawn(program, [...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [url] = await Promise.race([once(child.stdout, 'data'), once(child, 'exit').then(() => [])]);
+  if (url === undefined) throw new Error(`${program} ended before it printed its URL`);
   return serviceOf(child, String(url).trim());
 }
 
-function serviceOf(child: ChildProcess, url: string): Service {
+export function serviceOf(child: ChildProcess, url: string): Service {
   const agent = new Agent({ keepAlive: true });
   const post: Service['post'] = (path, body, more = {}) =>
     new Promise((resolve, reject) => {
-      const bytes = Buffer.from(JSON.stringify(body));
+      const bytes = Buffer.from(body ? JSON.stringify(body) : '');
       const headers = { 'X-API-Key': API_KEY, 'Content-Length': bytes.length, ...more };
-      const outgoing = httpRequest(`${url}${path}`, { agent, method: 'POST', headers }, resolve);
+      const outgoing = httpRequest(`${url}${path}`, { agent, method: body ? 'POST' : 'GET', headers }, resolve);
       outgoing.on('error', reject);
       outgoing.end(bytes);
     });

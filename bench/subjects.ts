@@ -1,6 +1,7 @@
 /** Every benchmark. */
 import { bitcoin } from './bitcoin.ts';
 import { changes } from './changes.ts';
+import { engines } from './engines.ts';
 import { exports } from './export.ts';
 import { facts } from './facts.ts';
 import { frame } from './frame.ts';
@@ -19,6 +20,7 @@ export const SUBJECTS: readonly Subject[] = [
   query,
   klines,
   frame,
+  engines,
   exports,
   lake,
   instruments,

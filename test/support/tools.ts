@@ -181,6 +181,11 @@ export const tablesPython = (): Promise<Tool> =>
     ),
   );
 
+export const QUESTDB_JAR = 'questdb-9.3.4.jar';
+
+/** A folder with the jar of QuestDB. */
+export const questDb = (): Promise<Tool> => once('questdb', () => jarsForJava(['org.questdb:questdb:9.3.4']));
+
 const DELTA_JARS = [
   'io.delta:delta-spark_2.12:3.3.3',
   'io.delta:delta-storage:3.3.3',
@@ -190,17 +195,14 @@ const DELTA_JARS = [
 /** A Python with Spark 3.5, and the jars that read Delta tables. */
 export const sparkTablesPython = (): Promise<Tool> =>
   once('spark-tables-python', async () => {
-    if (!runs('java', ['-version']) || !runs('mvn', ['--version'])) {
-      return { path: '', missing: 'java or mvn is missing: apt-get install default-jre-headless maven' };
-    }
+    const jars = await jarsForJava(DELTA_JARS);
+    if (jars.missing !== undefined) return jars;
     const python = await pythonWith(
       ['pyspark==3.5.9', 'py4j==0.10.9.9'],
       'import pyspark; assert pyspark.__version__ == "3.5.9"',
       ['pyspark'],
     );
-    const jars = await jarsOf(DELTA_JARS);
-    const absent = [python, jars].find(({ missing: why }) => why !== undefined);
-    return absent ?? { ...python, env: { DELTA_JARS: jars.path } };
+    return python.missing === undefined ? { ...python, env: { DELTA_JARS: jars.path } } : python;
   });
 
 /** A Python with all that README, docs and examples import. */
@@ -387,6 +389,12 @@ const jarsOf = (artifacts: readonly string[]): Promise<Tool> =>
       await run('mvn', ['-q', '-B', 'dependency:copy', ...options], { signal, cwd: folder });
     }
   });
+
+/** The same, where there is a Java that can run them. */
+const jarsForJava = async (artifacts: readonly string[]): Promise<Tool> =>
+  runs('java', ['-version']) && runs('mvn', ['--version'])
+    ? await jarsOf(artifacts)
+    : { path: '', missing: 'java or mvn is missing: apt-get install default-jre-headless maven' };
 
 /** A folder of the cache that is filled once. */
 async function filled(
