@@ -5,10 +5,12 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keepCompacted } from '../../pipelines/projector/compaction.ts';
 import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { connect } from '../../shared/db/connect.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
@@ -38,6 +40,7 @@ given(OTHER_DATABASE === undefined, 'TIDEMARK_TEST_DATABASE_URL is set: unset it
       databaseUrl: system.env.databaseUrl,
       datasets: [dataset],
       afterDays: 0,
+      quietMs: 0,
       log: createLogger('silent', 'x'),
     };
     const stopping = new AbortController();
@@ -60,7 +63,7 @@ givenOtherDatabase.test('a running system compacts by itself', async () => {
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_HTTP_PORT: '0',
     SVC_VERIFY_INTERVAL_SECONDS: '0',
-    ...limitsEnv({ columnsAfterDays: 0 }),
+    ...limitsEnv({ columnsAfterDays: 0, columnsQuietMs: 0 }),
   });
   const [command, done] = ['scheduled compaction', 'done'];
   const ended = async () =>
@@ -192,19 +195,60 @@ givenOtherDatabase.describe('compacted chunks', () => {
     expect(kept).toEqual({ state: 'done', subject: 'columnstore' });
   });
 
-  test('a revision takes its own chunk out, and the next run puts them back', async () => {
+  /** The chunks that hold rows beside their columns. */
+  const mixed = async (): Promise<string[]> => {
+    const found: string[] = [];
+    const chunks = await system.rows(`select format('%I.%I', chunk_schema, chunk_name) as chunk
+      from timescaledb_information.chunks where is_compressed order by 1`);
+    for (const { chunk } of chunks) {
+      if ((await system.rows(`select from only ${chunk} limit 1`)).length > 0) found.push(chunk);
+    }
+    return found;
+  };
+
+  test('a revision takes its own rows out, and the next run puts them back', async () => {
     const before = await compacted();
+    const others = await system.rows(
+      `select * from ${table} where trade_id < 2000000 or trade_id >= 3000000 order by trade_id`,
+    );
     await writeDay({ directory: system.vendor, ...dayOf(2, 77) });
     await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
-    // Its unique index is whole again. The chunks of the days beside it stay as they are.
-    expect((await compacted()).length).toBe(before.length - 1);
+    // The chunks of the days beside it stay as they are.
+    const [{ chunk }] = await system.rows(
+      `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`,
+    );
+    expect((await mixed()).filter((name) => !name.includes('aligned'))).toContain(chunk);
     await verified();
     const rows = await reads();
     await compact();
-    expect(await compacted()).toEqual(before);
+    expect([await mixed(), await compacted()]).toEqual([[], before]);
     expect(await reads()).toEqual(rows);
+    expect(
+      await system.rows(`select * from ${table} where trade_id < 2000000 or trade_id >= 3000000 order by trade_id`),
+    ).toEqual(others);
     await verified();
     await replayed();
+  });
+
+  test('a snapshot sees the rows of its time, whatever is revised and compacted after it', async () => {
+    const sql = `select md5(string_agg(t::text, ',' order by "timestamp", trade_id)) as digest from ${table} t`;
+    const digest = async () => (await system.rows(sql))[0].digest;
+    const held = await digest();
+    await using reader = await connect({ url: system.env.databaseUrls.serve, name: 'a long read' });
+    await reader.query('begin isolation level repeatable read read only');
+    await reader.query('select from coverage');
+    await writeDay({ directory: system.vendor, ...dayOf(2, 79) });
+    await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
+    expect(await digest()).not.toBe(held);
+    expect((await reader.query(sql)).rows[0].digest).toBe(held);
+    // A compaction waits for it.
+    const compacting = compact();
+    await sleep(1500);
+    expect((await reader.query(sql)).rows[0].digest).toBe(held);
+    await reader.query('commit');
+    expect(states(await compacting)).toContain(`${table} compacted`);
+    expect(await mixed()).toEqual([]);
+    await verified();
   });
 
   test('an altered row is found, quarantined and repaired from the log', async () => {
@@ -337,12 +381,12 @@ givenOtherDatabase.describe('compacted chunks', () => {
         SVC_STATE_DIR: system.env.dir,
         SVC_DATABASE_URL: system.env.databaseUrls.ingest,
         SVC_NATS_PROJECTOR_URL: system.env.natsProjectorUrl,
+        ...limitsEnv({ columnsQuietMs: 0 }),
       },
       stdio: 'ignore',
     });
-    // It has compacted what lies before the chunk that is held, and waits for this one.
-    const waiting = `select from pg_locks join pg_database d on d.oid = database and datname = current_database()
-      where not granted`;
+    // It has compacted what lies before the chunk that is held, and waits for this one. Projectors that start wait for other locks.
+    const waiting = `select from pg_locks where not granted and relation = '${chunk}'::regclass`;
     await expect.poll(async () => (await system.rows(waiting)).length).toBeGreaterThan(0);
     killed.kill('SIGKILL');
     await once(killed, 'exit');
