@@ -17,7 +17,7 @@ import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/e
 import { type Json, ROOT } from '../support/command.ts';
 import { compactNow, mixedChunks } from '../support/compaction.ts';
 import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
-import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
 
@@ -225,18 +225,31 @@ givenOtherDatabase.describe('compacted chunks', () => {
     const sql = `select md5(string_agg(t::text, ',' order by "timestamp", trade_id)) as digest from ${table} t`;
     const digest = async () => (await system.rows(sql))[0].digest;
     const held = await digest();
-    await using reader = await connect({ url: system.env.databaseUrls.serve, name: 'a long read' });
-    await reader.query('begin isolation level repeatable read read only');
-    await reader.query('select from coverage');
-    await writeDay({ directory: system.vendor, ...dayOf(2, 79) });
-    await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
-    expect(await digest()).not.toBe(held);
-    expect((await reader.query(sql)).rows[0].digest).toBe(held);
-    // A compaction waits for it.
-    const compacting = compact();
-    await sleep(1500);
-    expect((await reader.query(sql)).rows[0].digest).toBe(held);
-    await reader.query('commit');
+    const reading = async () => {
+      const client = await connect({ url: system.env.databaseUrls.serve, name: 'a long read' });
+      await client.query('begin isolation level repeatable read read only');
+      await client.query('select from coverage');
+      return {
+        digest: async () => (await client.query(sql)).rows[0].digest,
+        [Symbol.asyncDispose]: () => client[Symbol.asyncDispose](),
+      };
+    };
+    // A read locks what it has looked at: each looks once.
+    let compacting: ReturnType<typeof compact>;
+    {
+      await using later = await reading();
+      {
+        await using reader = await reading();
+        await writeDay({ directory: system.vendor, ...dayOf(2, 79) });
+        await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
+        expect(await digest()).not.toBe(held);
+        expect(await reader.digest()).toBe(held);
+      }
+      compacting = compact();
+      // It waits; otherwise it would be over.
+      await sleep(1500);
+      expect(await later.digest()).toBe(held);
+    }
     expect(states(await compacting)).toContain(`${table} compacted`);
     expect(await mixed()).toEqual([]);
     await verified();
@@ -334,6 +347,23 @@ givenOtherDatabase.describe('compacted chunks', () => {
     );
     expect(seconds).toEqual([{ day: days[1] }]);
     await verified();
+  });
+
+  test('a day goes into the compacted chunk that it shares with another', async () => {
+    const days = ['2025-01-01', '2025-01-02'];
+    const interval = (ms: number) => system.rows(`select set_chunk_time_interval('${DATASET}', ${ms})`);
+    await interval(30 * DAY_MS);
+    await system.rows(`insert into ${DATASET} values (${Date.parse(days[0])}, 0, 0, 0, 0, false, false)`);
+    await system.rows(`delete from ${DATASET} where "timestamp" = ${Date.parse(days[0])}`);
+    await interval(DAY_MS);
+    for (const [index, day] of days.entries()) {
+      const csv = csvOf({ day, rows: 300, seed: index, firstId: 8_000_001 + 300 * index, timeUnit: 'ms' });
+      await writeDocument(system.vendor, day, csv);
+      await done('backfill', DATASET, '--from', day, '--to', day);
+      await verified();
+      expect(states(await compact())).toContain(`${DATASET} compacted`);
+      await verified();
+    }
   });
 
   test('reads beside a compaction answer as before and after it, and young chunks stay rows', async () => {
