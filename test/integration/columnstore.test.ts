@@ -189,6 +189,18 @@ givenOtherDatabase.describe('compacted chunks', () => {
       'timestamp',
       'trade_id',
     ]);
+    // What a batch states of its doubles.
+    const ranged = await system.rows(
+      `select distinct substr(attname, length('_ts_meta_v2_max_') + 1) as column
+       from _timescaledb_catalog.compression_settings s
+       join timescaledb_information.chunks c on s.relid = format('%I.%I', c.chunk_schema, c.chunk_name)::regclass
+       join pg_attribute a on a.attrelid = s.compress_relid
+       where c.hypertable_name = '${table}' and starts_with(attname, '_ts_meta_v2_max_') order by 1`,
+    );
+    const [{ known }] = await system.rows(
+      `select string_to_array(extversion, '.')::int[] >= '{2,22}' as known from pg_extension where extname = 'timescaledb'`,
+    );
+    expect(ranged.map(({ column }) => column)).toEqual(known ? ['price', 'quote_quantity', 'size'] : []);
     const [kept] = await system.rows(
       `select state, subject from runs where kind = 'compact' order by run_id desc limit 1`,
     );
