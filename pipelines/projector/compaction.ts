@@ -105,7 +105,7 @@ interface Due {
   readonly provedBefore: number;
 }
 
-/** The chunks that may be compacted as far as can be told without a lock. */
+/** The chunks that may be compacted as far as is known without a lock. */
 async function dueChunks(
   client: Client,
   tables: readonly Compactable[],
