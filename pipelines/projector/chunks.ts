@@ -32,6 +32,8 @@ export interface LoadChunk {
   readonly toMs: number;
   /** Whether the unique index exists; otherwise it is built after loading. */
   readonly indexed: boolean;
+  /** Whether rows of it lie in columns. */
+  readonly compacted: boolean;
   /**
    * Whether this transaction created it: then COPY stores rows frozen, so that no later read or vacuum marks them as
    * visible. Other transactions could see such rows too early, but they read coverage first and find none.
@@ -61,7 +63,9 @@ export async function prepareChunks(
   for (let at = window.fromMs; at < window.toMs; at = chunks[chunks.length - 1].toMs) {
     const later = existing.find(({ toMs }) => toMs > at);
     const gap = { fromMs: at, toMs: Math.min(later?.fromMs ?? window.toMs, window.toMs) };
-    chunks.push(later && later.fromMs <= at ? later : await createChunk(client, dataset, gap));
+    const chunk = later && later.fromMs <= at ? later : await createChunk(client, dataset, gap);
+    if (chunk.compacted) await openRowStore(client, dataset, chunk, at);
+    chunks.push(chunk);
   }
   return { table: chunks.length === 1 ? chunks[0].table : table, chunks };
 }
@@ -73,9 +77,9 @@ const overlapMs = (chunk: TimeWindow, { fromMs, toMs }: TimeWindow): number =>
 async function chunksIn(client: ClientBase, hypertable: string, window: TimeWindow): Promise<LoadChunk[]> {
   const { rows } = await client.query<Omit<LoadChunk, 'fresh'>>(
     `select chunk as "table", from_ms as "fromMs", to_ms as "toMs", exists (
-       select from pg_index where indrelid = chunk::regclass and indisunique and indisvalid) as indexed
+       select from pg_index where indrelid = chunk::regclass and indisunique and indisvalid) as indexed, compacted
      from (
-       select format('%I.%I', chunk_schema, chunk_name) as chunk,
+       select format('%I.%I', chunk_schema, chunk_name) as chunk, is_compressed as compacted,
          range_start_integer::float8 as from_ms, range_end_integer::float8 as to_ms
        from timescaledb_information.chunks
        where hypertable_name = $1 and hypertable_schema = current_schema
@@ -126,11 +130,13 @@ async function createChunk(client: ClientBase, dataset: DatasetDefinition, windo
   return { ...created, fresh: true };
 }
 
+const placeholder = ({ columns, time }: DatasetDefinition['native'], ms: number): string =>
+  columns.map(({ name, pg }) => (name === time.column ? `${ms}` : PLACEHOLDERS[pg])).join(', ');
+
 /** Stores a row that is not data, which creates the chunk of its time. @returns that chunk, for the caller to empty or drop. */
 async function storePlaceholder(client: ClientBase, { native }: DatasetDefinition, ms: number): Promise<string> {
-  const values = native.columns.map(({ name, pg }) => (name === native.time.column ? `${ms}` : PLACEHOLDERS[pg]));
   const stored = await client.query<{ chunk: string }>(
-    `insert into ${native.table} values (${values.join(', ')}) returning tableoid::regclass::text as chunk`,
+    `insert into ${native.table} values (${placeholder(native, ms)}) returning tableoid::regclass::text as chunk`,
   );
   const [{ chunk }] = stored.rows;
   const { rows } = await client.query<{ ours: boolean }>(
@@ -140,6 +146,22 @@ async function storePlaceholder(client: ClientBase, { native }: DatasetDefinitio
   // A chunk of another transaction may hold rows.
   assert(rows[0]?.ours, `this transaction creates the chunk ${chunk}`);
   return chunk;
+}
+
+/**
+ * Makes reads look for rows beside the columns of a chunk, which a COPY into the chunk does not: only a row that comes through
+ * the hypertable does. The time is one of which the chunk holds no row.
+ */
+async function openRowStore(
+  client: ClientBase,
+  { native }: DatasetDefinition,
+  { table }: LoadChunk,
+  ms: number,
+): Promise<void> {
+  const { rows } = await client.query<{ row: string }>(
+    `insert into ${native.table} values (${placeholder(native, ms)}) returning ctid::text as row`,
+  );
+  await client.query(`delete from ${table} where "${native.time.column}" = ${ms} and ctid = '${rows[0].row}'`);
 }
 
 /**
@@ -210,6 +232,8 @@ export interface Compactable {
   readonly segmentBy: readonly string[];
   /** Columns of the order within a batch; with `segmentBy` the key of a row. */
   readonly orderBy: readonly string[];
+  /** Columns of doubles, whose smallest and largest value each batch states. */
+  readonly ranged: readonly string[];
   /** The first and last number of the datasets and instruments whose rows these are; undefined where all share the table. */
   readonly numbers?: readonly [number, number];
 }
@@ -218,6 +242,7 @@ export const ALIGNED_COMPACTABLE: Compactable = {
   hypertable: ALIGNED_TABLE,
   segmentBy: ['dataset_id', 'series_id'],
   orderBy: ['aligned_at_utc'],
+  ranged: [],
 };
 
 /**
@@ -230,6 +255,7 @@ export function compactableOf({ native, number }: DatasetDefinition): Compactabl
     hypertable: native.table,
     segmentBy: [],
     orderBy: [native.time.column, ...native.identity],
+    ranged: native.columns.flatMap(({ name, pg }) => (pg === 'float8' ? [name] : [])),
     numbers: [number, number],
   };
 }
@@ -248,11 +274,11 @@ export function othersCompactableOf(dataset: DatasetDefinition): Compactable | u
 }
 
 /**
- * Before rows of the window change: its chunks that are in the columnstore become row stores again in the caller's
- * transaction, so that their unique index holds every row. A chunk is locked before it is looked at: a compaction that
- * runs is waited for, and none begins before the transaction ends.
+ * Before rows of the window are deleted, in the caller's transaction: its chunks are locked, so that a compaction that runs is waited
+ * for, and none begins before the transaction ends. Rows in columns are deleted there, where older snapshots still see them; a
+ * chunk that was made a row store again would show those snapshots no row.
  */
-export async function toRowStore(client: ClientBase, hypertable: string, window: TimeWindow): Promise<void> {
+export async function allowDeletes(client: ClientBase, hypertable: string, window: TimeWindow): Promise<void> {
   if (!(await hasColumnstore(client))) return;
   await allowDecompression(client);
   const { rows } = await client.query<{ chunk: string }>(
@@ -261,14 +287,7 @@ export async function toRowStore(client: ClientBase, hypertable: string, window:
        and range_start_integer < $3 and range_end_integer > $2 order by 1`,
     [hypertable, window.fromMs, window.toMs],
   );
-  for (const { chunk } of rows) {
-    await client.query(`lock table ${chunk} in row exclusive mode`);
-    await client.query(
-      `select decompress_chunk($1::regclass) from timescaledb_information.chunks
-       where format('%I.%I', chunk_schema, chunk_name) = $2 and is_compressed`,
-      [chunk, chunk],
-    );
-  }
+  for (const { chunk } of rows) await client.query(`lock table ${chunk} in row exclusive mode`);
 }
 
 /**

@@ -85,7 +85,7 @@ if (options.parent !== undefined) {
 const { databaseUrl, natsUrl } = options;
 const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
-const { columnsAfterDays: afterDays, compactEveryMs } = settings.limits;
+const { columnsAfterDays: afterDays, columnsQuietMs: quietMs, compactEveryMs } = settings.limits;
 const sequenced = keepSequenced({
   ...{ databaseUrl, settings, log, signal: stopping.signal },
   leavesAhead: leavesAheadAt(natsUrl),
@@ -96,6 +96,6 @@ await Promise.all([
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
   sequenced,
-  options.compacts && keepCompacted({ databaseUrl, datasets, afterDays, log, signal }, compactEveryMs),
+  options.compacts && keepCompacted({ databaseUrl, datasets, afterDays, quietMs, log, signal }, compactEveryMs),
   keepChangesPublished({ databaseUrl, natsUrl, log, signal: stopping.signal }),
 ]);

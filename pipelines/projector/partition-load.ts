@@ -32,7 +32,7 @@ import {
   type RowProjector,
 } from '../rows/binary-copy.ts';
 import { CopyIn, CopySeries } from '../rows/copy-in.ts';
-import { compactableOf, indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
+import { allowDeletes, compactableOf, indexChunks, type LoadTarget, prepareChunks } from './chunks.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 
 export interface FrameEntry {
@@ -129,9 +129,9 @@ export class PartitionLoad {
     const { dataset } = needs;
     const { owner } = dataset.native;
     if (owner) await client.query(`select set_config('tidemark.instrument', $1, true)`, [owner.value]);
-    const tables = needs.tables ?? { native: await target(client, needs), aligned: ALIGNED_TABLE };
     // The window of a file day is emptied here, whatever it holds: an earlier revision, or rows that were quarantined.
     if (!needs.tables && dataset.native.scope.kind === 'window') await deleteWindow(client, dataset, needs.partition);
+    const tables = needs.tables ?? { native: await target(client, needs), aligned: ALIGNED_TABLE };
     return new PartitionLoad(client, needs, tables);
   }
 
@@ -338,7 +338,7 @@ export async function deleteNative(
   dataset: DatasetDefinition,
   partition: PartitionRef,
 ): Promise<void> {
-  if (compactableOf(dataset)) await toRowStore(client, dataset.native.table, partition);
+  if (compactableOf(dataset)) await allowDeletes(client, dataset.native.table, partition);
   await client.query(`delete from ${dataset.native.table} t where ${scopeSql(dataset, partition)}`);
 }
 

@@ -41,9 +41,11 @@ export const LIMITS = {
   /** After a rotation checkpoints carry the signature of the key before for this long, for those who do not know of it yet. */
   bothKeysMs: 7 * 86_400_000,
   /** The projector that compacts looks for chunks that have become old enough this often. */
-  compactEveryMs: 86_400_000,
-  /** Chunks that ended later than this stay in rows: vendors may still revise their days. */
-  columnsAfterDays: 30,
+  compactEveryMs: 600_000,
+  /** Chunks that ended later than this stay in rows: late blocks and revisions still come, and reads of the newest rows are fastest there. */
+  columnsAfterDays: 1,
+  /** Chunks of which a partition was proved since stay in rows, too: a backfill may be filling them. */
+  columnsQuietMs: 600_000,
 
   /**
    * Connections with a request in progress, far above the reads that run and wait. Above this number the service answers health and

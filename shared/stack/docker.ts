@@ -94,7 +94,9 @@ export function dockerRunArgs(stateDir: string, server: ServerName, port: number
       'umask 077 && printf %s "$NATS_CONFIG" > /tmp/nats.conf && exec nats-server --config /tmp/nats.conf',
     ];
   }
-  const settings = { ...postgresSettings(profile, MAX_WAL_BYTES), timezone: 'UTC' };
+  // The image's edition, which has the columnstore.
+  const edition = { 'timescaledb.license': 'timescale' };
+  const settings = { ...postgresSettings(profile, MAX_WAL_BYTES), ...edition, timezone: 'UTC' };
   return [
     ...common,
     ...['--publish', `127.0.0.1:${port}:5432`, '--volume', `${name}:/var/lib/postgresql/data`, '--shm-size', '1g'],

@@ -380,6 +380,7 @@ const LIMITS = {
   nodePollMs: 1000,
   checkpointMs: 1000,
   compactEveryMs: 30_000,
+  columnsQuietMs: 0,
   heartbeatMs: 1000,
   exportLeaseMs: 3000,
   exportCrashes: 1000,

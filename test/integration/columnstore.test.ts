@@ -5,17 +5,19 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keepCompacted } from '../../pipelines/projector/compaction.ts';
 import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { connect } from '../../shared/db/connect.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { type Json, ROOT } from '../support/command.ts';
-import { compactNow } from '../support/compaction.ts';
+import { compactNow, mixedChunks } from '../support/compaction.ts';
 import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
-import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
 
@@ -38,6 +40,7 @@ given(OTHER_DATABASE === undefined, 'TIDEMARK_TEST_DATABASE_URL is set: unset it
       databaseUrl: system.env.databaseUrl,
       datasets: [dataset],
       afterDays: 0,
+      quietMs: 0,
       log: createLogger('silent', 'x'),
     };
     const stopping = new AbortController();
@@ -60,7 +63,7 @@ givenOtherDatabase.test('a running system compacts by itself', async () => {
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_HTTP_PORT: '0',
     SVC_VERIFY_INTERVAL_SECONDS: '0',
-    ...limitsEnv({ columnsAfterDays: 0 }),
+    ...limitsEnv({ columnsAfterDays: 0, columnsQuietMs: 0 }),
   });
   const [command, done] = ['scheduled compaction', 'done'];
   const ended = async () =>
@@ -186,25 +189,82 @@ givenOtherDatabase.describe('compacted chunks', () => {
       'timestamp',
       'trade_id',
     ]);
+    // What a batch states of its doubles.
+    const ranged = await system.rows(
+      `select distinct substr(attname, length('_ts_meta_v2_max_') + 1) as column
+       from _timescaledb_catalog.compression_settings s
+       join timescaledb_information.chunks c on s.relid = format('%I.%I', c.chunk_schema, c.chunk_name)::regclass
+       join pg_attribute a on a.attrelid = s.compress_relid
+       where c.hypertable_name = '${table}' and starts_with(attname, '_ts_meta_v2_max_') order by 1`,
+    );
+    const [{ known }] = await system.rows(
+      `select string_to_array(extversion, '.')::int[] >= '{2,22}' as known from pg_extension where extname = 'timescaledb'`,
+    );
+    expect(ranged.map(({ column }) => column)).toEqual(known ? ['price', 'quote_quantity', 'size'] : []);
     const [kept] = await system.rows(
       `select state, subject from runs where kind = 'compact' order by run_id desc limit 1`,
     );
     expect(kept).toEqual({ state: 'done', subject: 'columnstore' });
   });
 
-  test('a revision takes its own chunk out, and the next run puts them back', async () => {
+  const mixed = () => mixedChunks((sql) => system.rows(sql), table);
+
+  test('a revision takes its own rows out, and the next run puts them back', async () => {
     const before = await compacted();
+    const others = await system.rows(
+      `select * from ${table} where trade_id < 2000000 or trade_id >= 3000000 order by trade_id`,
+    );
     await writeDay({ directory: system.vendor, ...dayOf(2, 77) });
     await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
-    // Its unique index is whole again. The chunks of the days beside it stay as they are.
-    expect((await compacted()).length).toBe(before.length - 1);
+    // The chunks of the days beside it stay as they are.
+    const [{ chunk }] = await system.rows(
+      `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`,
+    );
+    expect(await mixed()).toEqual([chunk]);
     await verified();
     const rows = await reads();
     await compact();
-    expect(await compacted()).toEqual(before);
+    expect([await mixed(), await compacted()]).toEqual([[], before]);
     expect(await reads()).toEqual(rows);
+    expect(
+      await system.rows(`select * from ${table} where trade_id < 2000000 or trade_id >= 3000000 order by trade_id`),
+    ).toEqual(others);
     await verified();
     await replayed();
+  });
+
+  test('a snapshot sees the rows of its time, whatever is revised and compacted after it', async () => {
+    const sql = `select md5(string_agg(t::text, ',' order by "timestamp", trade_id)) as digest from ${table} t`;
+    const digest = async () => (await system.rows(sql))[0].digest;
+    const held = await digest();
+    const reading = async () => {
+      const client = await connect({ url: system.env.databaseUrls.serve, name: 'a long read' });
+      await client.query('begin isolation level repeatable read read only');
+      await client.query('select from coverage');
+      return {
+        digest: async () => (await client.query(sql)).rows[0].digest,
+        [Symbol.asyncDispose]: () => client[Symbol.asyncDispose](),
+      };
+    };
+    // A read locks what it has looked at: each looks once.
+    let compacting: ReturnType<typeof compact>;
+    {
+      await using later = await reading();
+      {
+        await using reader = await reading();
+        await writeDay({ directory: system.vendor, ...dayOf(2, 79) });
+        await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
+        expect(await digest()).not.toBe(held);
+        expect(await reader.digest()).toBe(held);
+      }
+      compacting = compact();
+      // It waits; otherwise it would be over.
+      await sleep(1500);
+      expect(await later.digest()).toBe(held);
+    }
+    expect(states(await compacting)).toContain(`${table} compacted`);
+    expect(await mixed()).toEqual([]);
+    await verified();
   });
 
   test('an altered row is found, quarantined and repaired from the log', async () => {
@@ -301,6 +361,23 @@ givenOtherDatabase.describe('compacted chunks', () => {
     await verified();
   });
 
+  test('a day goes into the compacted chunk that it shares with another', async () => {
+    const days = ['2025-01-01', '2025-01-02'];
+    const interval = (ms: number) => system.rows(`select set_chunk_time_interval('${DATASET}', ${ms})`);
+    await interval(30 * DAY_MS);
+    await system.rows(`insert into ${DATASET} values (${Date.parse(days[0])}, 0, 0, 0, 0, false, false)`);
+    await system.rows(`delete from ${DATASET} where "timestamp" = ${Date.parse(days[0])}`);
+    await interval(DAY_MS);
+    for (const [index, day] of days.entries()) {
+      const csv = csvOf({ day, rows: 300, seed: index, firstId: 8_000_001 + 300 * index, timeUnit: 'ms' });
+      await writeDocument(system.vendor, day, csv);
+      await done('backfill', DATASET, '--from', day, '--to', day);
+      await verified();
+      expect(states(await compact())).toContain(`${DATASET} compacted`);
+      await verified();
+    }
+  });
+
   test('reads beside a compaction answer as before and after it, and young chunks stay rows', async () => {
     await system.client.query(
       `select decompress_chunk(format('%I.%I', chunk_schema, chunk_name)::regclass)
@@ -337,12 +414,12 @@ givenOtherDatabase.describe('compacted chunks', () => {
         SVC_STATE_DIR: system.env.dir,
         SVC_DATABASE_URL: system.env.databaseUrls.ingest,
         SVC_NATS_PROJECTOR_URL: system.env.natsProjectorUrl,
+        ...limitsEnv({ columnsQuietMs: 0 }),
       },
       stdio: 'ignore',
     });
-    // It has compacted what lies before the chunk that is held, and waits for this one.
-    const waiting = `select from pg_locks join pg_database d on d.oid = database and datname = current_database()
-      where not granted`;
+    // It has compacted what lies before the chunk that is held, and waits for this one. Projectors that start wait for other locks.
+    const waiting = `select from pg_locks where not granted and relation = '${chunk}'::regclass`;
     await expect.poll(async () => (await system.rows(waiting)).length).toBeGreaterThan(0);
     killed.kill('SIGKILL');
     await once(killed, 'exit');

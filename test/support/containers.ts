@@ -236,6 +236,8 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   psql --username="$POSTGRES_USER" --dbname="$POSTGRES_DB" --command='create extension timescaledb'
   pg_ctl --pgdata="$PGDATA" --mode=fast --wait stop
 fi
+# The distribution's TimescaleDB is the Apache edition, that of the original the community edition. The last option counts.
+[ "$1" != postgres ] || set -- "$@" -c timescaledb.license=apache
 exec "$@"
 `;
 

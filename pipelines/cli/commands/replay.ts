@@ -132,7 +132,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
 /** The whole partition goes into one table without an index. */
 const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
   table: SCRATCH.native,
-  chunks: [{ table: SCRATCH.native, fromMs, toMs, indexed: true, fresh: true }],
+  chunks: [{ table: SCRATCH.native, fromMs, toMs, indexed: true, compacted: false, fresh: true }],
 });
 
 /**
