@@ -4,6 +4,7 @@ import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
 import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
 import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
+import { gatheredOf } from '../plan/gathered.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
@@ -64,7 +65,9 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
   if (klineMs !== undefined) return await planKlines(live, klineMs);
   const whole = await narrowed(live);
   const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
-  const plan = await planWindow(left ? { ...whole, searched: left.parts } : whole);
+  const plan = await planWindow(
+    left ? { ...whole, searched: gatheredOf(whole, left.parts, left.searched.rows) } : whole,
+  );
   return { ...plan, searched: left?.searched, left: left?.parts };
 }
 

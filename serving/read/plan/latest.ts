@@ -85,7 +85,8 @@ function partsOfSlices(slices: readonly Slice[]): Part[] {
   const merged: Part[] = [];
   for (const { from, to, part } of slices.toReversed()) {
     const last = merged.at(-1);
-    if (last?.to === from && last.until === part.until) merged[merged.length - 1] = { ...last, to };
+    const adjoins = last?.to === from && last.until === part.until;
+    if (adjoins && !part.stretches && !last.stretches) merged[merged.length - 1] = { ...last, to };
     else merged.push({ ...part, from, to });
   }
   return merged;
@@ -105,7 +106,7 @@ export async function findStart<S>(
   const held: S[] = [];
   for await (const slice of slices) {
     const params = new Params();
-    const newestFirst = rows.order(' desc');
+    const newestFirst = rows.order(' desc', slice);
     const numbered = `select ${[...rows.key, `(${rows.timeMs})::text`, `row_number() over (order by ${newestFirst})`]
       .map((sql, index) => `${sql} as c${index}`)
       .join(', ')} ${rows.from(slice, params)} order by ${newestFirst} limit ${missing}`;

@@ -94,6 +94,7 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
 
 /** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
+const STRETCH_NUMBER = 's.number';
 /** The columns of computed validity. No table has them: only these statements create them. */
 const VALID_FROM = 'valid_from';
 const VALID_TO = 'valid_to';
@@ -178,7 +179,7 @@ export class Relation {
 
   /** The rows of the slice in order; `where` is a further condition over `t`. */
   select(slice: Slice, params: Params, where?: string): string {
-    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order()}`;
+    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order('', slice)}`;
   }
 
   /** The newest `rows` rows of the slice, in order. */
@@ -242,8 +243,10 @@ export class Relation {
     return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
-  order(direction = ''): string {
-    return this.#order.map((term) => `${term.sql}${direction}`).join(', ');
+  /** Rows of several stretches are ordered by the number of their stretch first, so that no more than a stretch is sorted at once. */
+  order(direction = '', slice?: Slice): string {
+    const terms = this.#order.map((term) => `${term.sql}${direction}`);
+    return [...(slice?.stretches ? [STRETCH_NUMBER] : []), ...terms].join(', ');
   }
 
   /** `from ... where ...`: the slice's rows that pass the filters. */
@@ -273,6 +276,7 @@ export class Relation {
       return `from (${rows}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
     }
     const stored = this.#stored(slice, params);
+    if (slice.stretches) return this.#ofStretches(slice.stretches, [stored, ...tests], params);
     if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
     const columns = this.#storedColumns();
     if (this.isState) columns.push(`${this.#validFrom()} as ${VALID_FROM}`);
@@ -280,6 +284,18 @@ export class Relation {
     const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as ${VALID_TO}
       from ${this.#table} t where ${stored}${probed}`;
     return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+  }
+
+  /**
+   * The rows of stretches that pass the tests. "offset 0" keeps the planner from joining in another way than by a search of the index
+   * for each stretch: it expects thousands of rows of one, and would rather read all rows and compare them with each.
+   */
+  #ofStretches(stretches: readonly Range[], tests: readonly string[], params: Params): string {
+    assert(this.validity === 'none' && this.#time.pg === 'int8', 'stretches are of native rows without validity');
+    const ends = (['from', 'to'] as const).map((end) => params.add(array(stretches.map((one) => int8(one[end])))));
+    const within = `${this.#timeOf(ROWS)} >= s.from_ms and ${this.#timeOf(ROWS)} < s.to_ms`;
+    return `from unnest(${ends.join(', ')}) with ordinality s (from_ms, to_ms, number),
+      lateral (select * from ${this.#table} t where ${[within, ...tests].join(' and ')} offset 0) t`;
   }
 
   /** A condition: the time is in [fromMs, toMs). */
