@@ -37,6 +37,12 @@ export interface Searched {
   readonly rows: number;
 }
 
+/** The first row of an answer: its time, and its key in the order of the rows. */
+export interface FirstRow {
+  readonly ms: number;
+  readonly key: readonly string[];
+}
+
 /** The identity of an aligned row. */
 export interface SeriesRow {
   readonly seriesId: number;

@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
+import type { FirstRow, Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
 import {
   admittedBy,
   boundsOf,
@@ -16,6 +16,7 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
+import type { KeptRows } from './kept-rows.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & { readonly count?: RowCount };
@@ -27,7 +28,8 @@ export interface ReadPlan {
   readonly parts: readonly Part[];
   /** Rows from before the parts that belong to the answer: see PlanContext. */
   readonly carried?: readonly SeriesRow[];
-  readonly statements: Iterable<CountedStatement> | AsyncIterable<CountedStatement>;
+  /** The statements of the rows, in order, or the rows that the plan has read. */
+  readonly statements: Iterable<CountedStatement | KeptRows> | AsyncIterable<CountedStatement | KeptRows>;
   /** The number of rows that the answer must have, if known. */
   readonly expectedRows?: number;
   /** The number of stored rows that all statements together must read, if known. */
@@ -38,12 +40,6 @@ export interface ReadPlan {
   readonly left?: readonly Part[];
   /** For the latest rows: the first of them. Undefined where all rows of the window are read. */
   readonly since?: FirstRow;
-}
-
-/** The first row of an answer: its time, and its key in the order of the rows. */
-export interface FirstRow {
-  readonly ms: number;
-  readonly key: readonly string[];
 }
 
 export interface PlanContext {

@@ -188,6 +188,13 @@ export class Relation {
     return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
   }
 
+  /** The newest `rows` rows of the slice, newest first, each after the texts of its key and its time. */
+  selectNewest(slice: Slice, params: Params, rows: number): string {
+    const leading = [...this.key, `(${this.timeMs})::text`];
+    return `select ${[...leading, this.#outputs()].join(', ')} ${this.from(slice, params)}
+      order by ${this.order(' desc', slice)} limit ${rows}`;
+  }
+
   /** The last or first row of the slice for each of the series `ids`: series and time in epoch ms. */
   selectNearest(slice: Slice, ids: string, direction: 'before' | 'after'): string {
     const { number } = this.#request.dataset;
