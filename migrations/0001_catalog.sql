@@ -156,6 +156,8 @@ create table if not exists frames (
   primary key (dataset_id, stream_sequence)
 );
 create index if not exists frames_partition on frames (dataset_id, partition_key, row_base);
+-- Ids without gaps are found by the number of rows before them, others by the first id of their frame.
+create index if not exists frames_ids on frames (dataset_id, partition_key, (first_offset::int8)) where granule_offsets is not null;
 -- Few reads need them: out of the way of those that go through all frames.
 alter table frames alter column granule_ranges set storage external;
 

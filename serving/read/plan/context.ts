@@ -42,6 +42,12 @@ export interface ReadPlan {
   readonly since?: FirstRow;
 }
 
+/** How much of a partition is searched for ids. */
+export interface Placed {
+  readonly frames: number;
+  readonly rows: number;
+}
+
 export interface PlanContext {
   readonly request: ReadRequest;
   readonly snapshot: Snapshot;
@@ -54,6 +60,8 @@ export interface PlanContext {
   readonly parts: readonly Part[];
   /** The parts that can hold rows that pass the filters. */
   readonly searched: readonly Part[];
+  /** Where ids lead to the rows: how much is searched by partition. All others hold none of the ids. */
+  readonly placed?: ReadonlyMap<string, Placed>;
   /** Rows from before the window that are still valid when it begins, unless they lie in its parts. */
   readonly carried: readonly SeriesRow[];
   /** Start of the window, no earlier than the first proved row; undefined for a window without a start. */

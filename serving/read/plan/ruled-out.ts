@@ -28,7 +28,9 @@ export async function ruleOut(
   // A sample is drawn from all rows, so that it stays the same for its seed.
   const isTested = mode === 'native' && window.kind !== 'random';
   const tested = isTested ? testsOf(rangedColumns(dataset), filters) : [];
-  const partitions = await partitionsIn(context, tested);
+  const all = await partitionsIn(context, tested);
+  const { placed: ofIds } = context;
+  const partitions = ofIds ? all.map((one) => (ofIds.has(one.key) ? one : { ...one, mayPass: false })) : all;
   const left = partitions.filter(({ mayPass }) => mayPass);
   // Frames are looked up where they can make a difference.
   const frames = await framesIn(
@@ -40,12 +42,14 @@ export async function ruleOut(
   const stretches: Range[] = [];
   for (const partition of partitions) {
     const of = frames.get(partition.key);
+    const placed = context.placed?.get(partition.key);
     const isIndexed = of !== undefined && of.rows === partition.rows;
     const isCut = partition.mayPass && isIndexed && of.left <= of.frames * MAX_FRAME_SHARE;
-    const read = !partition.mayPass ? 0 : isCut ? of.left : partition.frames;
+    const left = !partition.mayPass ? NOTHING : isCut ? { frames: of.left, rows: of.leftRows } : partition;
+    const read = Math.min(left.frames, placed?.frames ?? left.frames);
     counts.framesRead += read;
     counts.framesSkipped += partition.frames - read;
-    counts.rows += !partition.mayPass ? 0 : isCut ? of.leftRows : partition.rows;
+    counts.rows += Math.min(left.rows, placed?.rows ?? left.rows);
     if (isCut) stretches.push(...of.stretches);
     else if (partition.mayPass) stretches.push(partition.window);
   }
@@ -56,6 +60,8 @@ export async function ruleOut(
     searched: { partitionsRead: read, partitionsSkipped: partitions.length - read, ...counts },
   };
 }
+
+const NOTHING = { frames: 0, rows: 0 };
 
 /** A filter on a column with ranges. */
 interface Tested {
@@ -146,7 +152,7 @@ async function framesIn(
 }
 
 /** The parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
-function intersected(parts: readonly Part[], ranges: readonly Range[]): Part[] {
+export function intersected(parts: readonly Part[], ranges: readonly Range[]): Part[] {
   const found: Part[] = [];
   let next = 0;
   for (const part of parts) {
