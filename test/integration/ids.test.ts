@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
 import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
+import { Prng } from '../../serving/read/sampling/draw.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
@@ -158,6 +159,22 @@ describe.each(CASES)('$key $instrument', (one) => {
     );
   });
 
+  test('a sample holds the rows of the drawn ranks, which count by id through the days', async () => {
+    const rows = stored.get(one)!;
+    // Days follow each other in time, also those that begin at 16:00 UTC.
+    const offset = one.key === 'exchange_b_spot_trades' ? 8 * 3_600_000 : 0;
+    const days = Map.groupBy(rows, ({ timestamp }) => Math.floor((timestamp + offset) / 86_400_000));
+    const ranked = [...days.values()].flatMap((day) => day.toSorted((a, b) => a.trade_id - b.trade_id));
+    const sizes = fc.oneof(fc.integer({ min: 1, max: 20 }), fc.integer({ min: 20, max: 3 * ROWS - 1 }));
+    await fc.assert(
+      fc.asyncProperty(sizes, fc.nat(1e9), async (n_random, random_seed) => {
+        const drawn = new Set(new Prng(random_seed).distinct(n_random, rows.length).map((rank) => ranked[rank]));
+        expect(rowsOf(await ask(one, { n_random, random_seed }))).toEqual(rows.filter((row) => drawn.has(row)));
+      }),
+      { numRuns: runs(20) },
+    );
+  });
+
   test('a sample among ids is of their rows', async () => {
     const rows = stored.get(one)!;
     const value = rows.filter((_, at) => at % 50 === 0).map(({ trade_id }) => trade_id);
@@ -201,5 +218,7 @@ test('ids of a partition of which the log lost frames are searched for in all of
   }
   const filters: Clause[] = [{ field: 'trade_id', op: 'lte', value: 2990 }];
   expect(rowsOf(await ask(one, { filters }))).toEqual(passing(rows, filters));
+  const sample = await ask(one, { n_random: 1500, random_seed: 1 });
+  expect(new Set(rowsOf(sample).map(({ trade_id }) => trade_id)).size).toBe(1500);
   await system.rows('insert into frames select * from kept; drop table kept');
 });

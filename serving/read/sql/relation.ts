@@ -107,6 +107,8 @@ type NextRow = 'lead' | 'probe';
 
 interface Lookup {
   readonly where?: string;
+  /** The places of the rows, instead. */
+  readonly places?: readonly Place[];
   readonly positions?: { readonly numbers: readonly number[]; readonly numberedBy: string };
 }
 
@@ -123,9 +125,10 @@ interface RelationFacts {
   readonly places?: readonly Place[];
 }
 
-/** Where the row of an id is, if it exists: between two times. */
+/** Where a row is, if it exists: between two times, by its id, or by its number among ids from this to the last. */
 export interface Place extends Range {
   readonly id: number;
+  readonly numbered?: { readonly last: number; readonly number: number };
 }
 
 export class Relation {
@@ -226,8 +229,9 @@ export class Relation {
    * Some rows of a slice, for `selectLookups`: those that pass the condition `where`, and of these the ones at `positions`, if
    * given, counted from 0 in the order of `numberedBy`.
    */
-  lookup(slice: Slice, params: Params, { where, positions }: Lookup): string {
+  lookup(slice: Slice, params: Params, { where, places, positions }: Lookup): string {
     const columns = this.#innerColumns().join(', ');
+    if (places) return `select ${columns} ${this.#ofPlaces(places, this.#stored(slice, params), [], params)}`;
     // A condition leaves few rows, each with its own search for the next one; numbering reads all rows anyway.
     const rows = this.from(slice, params, { where, next: positions ? 'lead' : 'probe' });
     if (!positions) return `select ${columns} ${rows}`;
@@ -260,7 +264,7 @@ export class Relation {
   /** Rows of several stretches are ordered by the number of their stretch first, so that no more than a stretch is sorted at once. */
   order(direction = '', slice?: Slice): string {
     const terms = this.#order.map((term) => `${term.sql}${direction}`);
-    return [...(slice?.stretches ? [STRETCH_NUMBER] : []), ...terms].join(', ');
+    return [...(slice?.stretches && !this.#facts.places ? [STRETCH_NUMBER] : []), ...terms].join(', ');
   }
 
   /** `from ... where ...`: the slice's rows that pass the filters. */
@@ -290,7 +294,10 @@ export class Relation {
       return `from (${rows}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
     }
     const stored = this.#stored(slice, params);
-    if (this.#facts.places) return this.#ofPlaces(this.#facts.places, slice, stored, tests, params);
+    if (this.#facts.places) {
+      const places = this.#facts.places.filter(({ from, to }) => from < slice.to && slice.from < to);
+      return this.#ofPlaces(places, stored, tests, params);
+    }
     if (slice.stretches) return this.#ofStretches(slice.stretches, [stored, ...tests], params);
     if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
     const columns = this.#storedColumns();
@@ -313,19 +320,26 @@ export class Relation {
       lateral (select * from ${this.#table} t where ${[within, ...tests].join(' and ')} offset 0) t`;
   }
 
-  /**
-   * The rows at the places in the slice that pass the tests. "offset 0" keeps the planner from another order than a search of the
-   * index for each id.
-   */
-  #ofPlaces(all: readonly Place[], slice: Slice, stored: string, tests: readonly string[], params: Params): string {
-    assert(this.validity === 'none' && this.#time.pg === 'int8', 'ids are looked up among native rows of file days');
-    const places = all.filter(({ from, to }) => from < slice.to && slice.from < to);
+  /** The rows at the places that pass the tests. "offset 0" keeps the planner from another order than a search of the index for each. */
+  #ofPlaces(places: readonly Place[], stored: string, tests: readonly string[], params: Params): string {
+    assert(this.validity === 'none' && this.#time.pg === 'int8', 'places are of native rows of file days');
     if (places.length === 0) return `from ${this.#table} t where false`;
-    const lists = (['id', 'from', 'to'] as const).map((end) => params.add(array(places.map((one) => int8(one[end])))));
+    const list = (of: (place: Place) => number) => params.add(array(places.map((place) => int8(of(place)))));
     const [time, id] = [this.#timeOf(ROWS), `${ROWS}."${this.#request.dataset.native.identity[0]}"`];
-    return `from (select t.* from unnest(${lists.join(', ')}) s (id, from_ms, to_ms),
-      lateral (select * from ${this.#table} t where ${stored} and ${time} >= s.from_ms and ${time} < s.to_ms
-        and ${id} = s.id offset 0) t offset 0) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+    const lists = [list((place) => place.id), list(({ from }) => from), list(({ to }) => to)];
+    const isNumbered = places[0].numbered !== undefined;
+    if (isNumbered)
+      lists.push(
+        list(({ numbered }) => numbered!.last),
+        list(({ numbered }) => numbered!.number),
+      );
+    const one = isNumbered
+      ? `${id} between s.id and s.last_id order by ${id} offset s.number limit 1`
+      : `${id} = s.id offset 0`;
+    return `from (select t.* from unnest(${lists.join(', ')}) s (id, from_ms, to_ms${isNumbered ? ', last_id, number' : ''}),
+      lateral (select * from ${this.#table} t where ${stored} and ${time} >= s.from_ms and ${time} < s.to_ms and ${one}) t offset 0) t${
+        tests.length === 0 ? '' : ` where ${tests.join(' and ')}`
+      }`;
   }
 
   /** A condition: the time is in [fromMs, toMs). */
