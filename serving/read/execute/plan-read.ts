@@ -6,6 +6,7 @@ import { narrowByIdentity } from '../plan/by-identity.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../plan/context.ts';
 import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
 import { gatheredOf } from '../plan/gathered.ts';
+import { withGranules } from '../plan/granules.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
@@ -17,7 +18,7 @@ import { boundsOf, gapsWithin } from '../snapshot/proved-runs.ts';
 /** All rows of the window, slice by slice. */
 export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
   const { relation, searched } = context;
-  for await (const slice of withBoundaryRows(context, await countedSlices(context, searched))) {
+  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, searched)))) {
     const params = new Params();
     yield { text: relation.select(slice, params), params: params.list, count: slice.count };
   }

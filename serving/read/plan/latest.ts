@@ -8,6 +8,7 @@ import type { Session } from '../snapshot/session.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import { withGranules } from './granules.ts';
 import { KeptRows } from './kept-rows.ts';
 import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 
@@ -21,7 +22,7 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const { parts, searched, coverage, session, relation } = context;
   const ranked = wanted > SORTED_ROWS ? await rankedStretch(context, wanted) : undefined;
   if (ranked) return await planRanked(context, wanted, ranked);
-  const slices = withBoundaryRows(context, slicesBackward(searched, relation.chunkMs));
+  const slices = withGranules(context, withBoundaryRows(context, slicesBackward(searched, relation.chunkMs)), true);
   const isFiltered = context.request.filters.length > 0;
   if (isFiltered && wanted <= SORTED_ROWS) return await planKept(context, slices, wanted);
   const { start, held } = await findStart(session, relation, slices, wanted);
@@ -149,7 +150,7 @@ async function* forward(
 ): AsyncGenerator<CountedStatement> {
   const { relation } = context;
   let isFirst = true;
-  for await (const slice of withBoundaryRows(context, await countedSlices(context, parts))) {
+  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, parts)))) {
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;

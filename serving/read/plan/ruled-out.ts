@@ -64,18 +64,18 @@ export async function ruleOut(
 const NOTHING = { frames: 0, rows: 0 };
 
 /** A filter on a column with ranges. */
-interface Tested {
+export interface Tested {
   readonly column: string;
   readonly test: NonNullable<Filter['rangeTest']>;
 }
 
-const testsOf = (columns: readonly string[], filters: readonly Filter[]): Tested[] =>
+export const testsOf = (columns: readonly string[], filters: readonly Filter[]): Tested[] =>
   filters.flatMap(({ field: { column }, rangeTest: test }) =>
     test && column !== undefined && columns.includes(column) ? [{ column, test }] : [],
   );
 
 /** SQL over the ranges of `alias`: whether one of its rows may pass. A column without a range may hold anything. */
-function mayPassSql(tested: readonly Tested[], alias: string, params: Params): string {
+export function mayPassSql(tested: readonly Tested[], alias: string, params: Params): string {
   const end = (column: string, index: number) => `(${alias}.value_ranges #>> '{${column},${index}}')::float8`;
   const tests = tested.map(({ column, test }) => `coalesce(${test(end(column, 0), end(column, 1), params)}, true)`);
   return tests.length === 0 ? 'true' : tests.join(' and ');
@@ -151,9 +151,9 @@ async function framesIn(
   );
 }
 
-/** The parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
-export function intersected(parts: readonly Part[], ranges: readonly Range[]): Part[] {
-  const found: Part[] = [];
+/** Parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
+export function intersected<R extends Range>(parts: readonly R[], ranges: readonly Range[]): R[] {
+  const found: R[] = [];
   let next = 0;
   for (const part of parts) {
     while (next < ranges.length && ranges[next].to <= part.from) next++;
