@@ -149,9 +149,19 @@ create table if not exists frames (
   row_base int8 not null,
   -- as of `partitions`, of the frame's rows
   value_ranges jsonb,
+  -- The same by granule, 256 rows in the order of offsets (shared/proof/value-ranges.ts). First ids where ids have gaps; first and last
+  -- times in ms after first_ms; the smallest values of the first column of doubles by granule, its largest, those of the next column.
+  granule_offsets int8[],
+  granule_first_ms int4[],
+  granule_last_ms int4[],
+  granule_ranges float8[],
   primary key (dataset_id, stream_sequence)
 );
-create index if not exists frames_partition on frames (dataset_id, partition_key);
+create index if not exists frames_partition on frames (dataset_id, partition_key, row_base);
+-- Ids without gaps are found by the number of rows before them, others by the first id of their frame.
+create index if not exists frames_ids on frames (dataset_id, partition_key, (first_offset::int8)) where granule_offsets is not null;
+-- Few reads need them: out of the way of those that go through all frames.
+alter table frames alter column granule_ranges set storage external;
 
 -- How far the projector is. The stored message must still be the one the checkpoint was taken on.
 create table if not exists checkpoints (

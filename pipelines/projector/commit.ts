@@ -17,7 +17,13 @@ import { pinSettings } from '../../shared/db/pinned-settings.ts';
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
-import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
+import {
+  RANGES_COLUMNS,
+  RANGES_VALUES,
+  rangesTexts,
+  unitedRanges,
+  type ValueRanges,
+} from '../../shared/proof/value-ranges.ts';
 import type { LeafReason } from '../../shared/proof-log/leaf.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { baseOf, hasInstruments, SLOTS, slotNumber } from '../../shared/registry/instruments.ts';
@@ -280,17 +286,18 @@ async function writeFrames(client: ClientBase, dataset: DatasetDefinition, prove
   ]);
   const entries = proved.flatMap(({ manifest, frames }) => {
     let base = 0;
-    return frames.map(({ sequence, header, ranges }) => {
-      base += header.rows;
-      return { key: manifest.partition, sequence, header, base: base - header.rows, ranges };
+    return frames.map((frame) => {
+      base += frame.header.rows;
+      return { ...frame, key: manifest.partition, base: base - frame.header.rows };
     });
   });
   await client.query(
     `insert into frames (dataset_id, partition_key, stream_sequence, first_offset, last_offset, first_ms, last_ms, rows, row_base,
-       value_ranges)
-     select $1, key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ranges::jsonb
-     from unnest($2::text[], $3::int8[], $4::text[], $5::text[], $6::int8[], $7::int8[], $8::int4[], $9::int8[], $10::text[])
-       as f (key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ranges)`,
+       ${RANGES_COLUMNS.join(', ')})
+     select $1, key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ${RANGES_VALUES.join(', ')}
+     from unnest($2::text[], $3::int8[], $4::text[], $5::text[], $6::int8[], $7::int8[], $8::int4[], $9::int8[],
+         ${RANGES_COLUMNS.map((_, index) => `$${10 + index}::text[]`).join(', ')})
+       as f (key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ${RANGES_COLUMNS.join(', ')})`,
     [
       dataset.number,
       entries.map(({ key }) => key),
@@ -301,7 +308,7 @@ async function writeFrames(client: ClientBase, dataset: DatasetDefinition, prove
       entries.map(({ header }) => header.last_ms),
       entries.map(({ header }) => header.rows),
       entries.map(({ base }) => base),
-      entries.map(({ ranges }) => (ranges === undefined ? null : JSON.stringify(ranges))),
+      ...rangesTexts(entries),
     ],
   );
 }

@@ -20,7 +20,7 @@ import {
   scopeSql,
   seriesCondition,
 } from '../../shared/proof/recount.ts';
-import { rangedColumns, unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
+import { gappedIds, type RangesOfRows, rangedColumns, unitedRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import {
@@ -35,11 +35,10 @@ import { CopyIn, CopySeries } from '../rows/copy-in.ts';
 import { allowDeletes, compactableOf, indexChunks, type LoadTarget, prepareChunks } from './chunks.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 
-export interface FrameEntry {
+/** A frame; without ranges where none are kept of its rows. */
+export interface FrameEntry extends Partial<RangesOfRows> {
   readonly sequence: number;
   readonly header: FrameHeader;
-  /** Of its rows; absent where none are kept. */
-  readonly ranges?: ValueRanges;
 }
 
 export interface LoadTables {
@@ -114,7 +113,8 @@ export class PartitionLoad {
       ? undefined
       : { rows: projection.createRows(partition), columns: projection.alignedColumns };
     this.#rows = this.#folded?.rows ?? projection.createRows(partition);
-    this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset), dataset.native.time.column);
+    const { columns, time } = dataset.native;
+    this.#ranges = new CopyRanges(columns, rangedColumns(dataset), time.column, gappedIds(dataset));
     this.#logged = new LoggedRows(dataset.native.columns);
     this.#tables = tables;
     this.#isServed = needs.tables === undefined;
@@ -157,7 +157,7 @@ export class PartitionLoad {
     this.#bytes += raw.length;
     this.#checkOrder(header);
     const body = this.#assembler.take(header, raw);
-    let ranges: ValueRanges | undefined;
+    let ranges: RangesOfRows | undefined;
     if (body) {
       const { copy, rows } = this.#rows.rows(body, header.rows, header);
       if (rows !== header.rows) {
@@ -177,7 +177,7 @@ export class PartitionLoad {
     } else if (header.rows !== 0) {
       throw new TidemarkError('LOG_DAMAGED', `Frame ${header.frame} holds a part and counts ${header.rows} events`);
     }
-    this.frames.push({ sequence, header, ranges });
+    this.frames.push({ sequence, header, ...ranges });
   }
 
   /** @throws TidemarkError LOG_DAMAGED when the frame does not follow the one before: an event is looked up by offsets. */
@@ -192,7 +192,7 @@ export class PartitionLoad {
   }
 
   /** @throws TidemarkError LOG_DAMAGED when the header misstates the times: reads with filters rely on them. */
-  #rangesOf(copy: Buffer, header: FrameHeader): ValueRanges | undefined {
+  #rangesOf(copy: Buffer, header: FrameHeader): RangesOfRows | undefined {
     const facts = this.#ranges.of(copy, header.rows);
     if (!facts || header.rows === 0) return undefined;
     if (facts.firstMs !== header.first_ms || facts.lastMs !== header.last_ms) {
@@ -201,7 +201,7 @@ export class PartitionLoad {
         `Frame ${header.frame} holds times from ${facts.firstMs} to ${facts.lastMs} ms, its header says ${header.first_ms} to ${header.last_ms}`,
       );
     }
-    return facts.ranges;
+    return { ranges: facts.ranges, granules: facts.granules };
   }
 
   /**

@@ -55,6 +55,8 @@ interface Condition {
   test(params: Params): string;
   /** The interval [from, to) that the field's value must lie in, for integers and for times in epoch ms. */
   readonly bounds?: Range;
+  /** The integers, or times in epoch ms, that the field's value must be one of. */
+  readonly among?: readonly number[];
   /** The texts that the field's value must be one of. */
   readonly equals?: readonly string[];
   /**
@@ -212,6 +214,7 @@ function comparison(field: Field, op: Comparison, value: Value): Condition {
   return {
     field,
     bounds,
+    among: op === 'eq' && value.instant ? [value.instant.ms] : undefined,
     equals,
     boundTests,
     rangeTest: rangeTestOf(field, op, value),
@@ -244,7 +247,9 @@ function parseList(
   const sql = op === 'in' ? '= any' : '<> all';
   const times = values.map((element) => element.instant?.ms ?? Number.NaN);
   const from = Math.min(...times);
-  const bounds = op === 'in' && !Number.isNaN(from) ? { from, to: Math.max(...times) + 1 } : undefined;
+  const areTimes = op === 'in' && !Number.isNaN(from);
+  const bounds = areTimes ? { from, to: Math.max(...times) + 1 } : undefined;
+  const among = areTimes ? times : undefined;
   const texts = values.flatMap((element) => element.text ?? []);
   const equals = op === 'in' && texts.length > 0 ? texts : undefined;
   const numbers = values.flatMap((element) => element.number ?? []);
@@ -254,7 +259,7 @@ function parseList(
           `(${least} <= ${params.add(float8(numbers.reduce((a, b) => Math.max(a, b))))}
             and ${greatest} >= ${params.add(float8(numbers.reduce((a, b) => Math.min(a, b))))})`
       : undefined;
-  return { field, bounds, equals, rangeTest, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
+  return { field, bounds, among, equals, rangeTest, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
 }
 
 /** A value ready to be bound. */

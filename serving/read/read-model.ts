@@ -12,6 +12,8 @@ export interface Part extends Range {
   readonly provedTo: number | undefined;
   /** Whether nothing later is proved: the end is then the end of coverage, not a gap. */
   readonly isLast: boolean;
+  /** Only these stretches of it are searched, ascending; absent where all of it is. Clipped to the part, they may be fewer. */
+  readonly stretches?: readonly Range[];
 }
 
 /** The number of rows that a statement or a whole read must yield. */
@@ -35,6 +37,12 @@ export interface Searched {
   readonly rows: number;
 }
 
+/** The first row of an answer: its time, and its key in the order of the rows. */
+export interface FirstRow {
+  readonly ms: number;
+  readonly key: readonly string[];
+}
+
 /** The identity of an aligned row. */
 export interface SeriesRow {
   readonly seriesId: number;
@@ -54,6 +62,8 @@ export interface Slice {
   readonly to: number;
   /** The part that the slice belongs to. Time after the slice may still be proved. */
   readonly part: Part;
+  /** Only these stretches of the slice are searched, in the order in which their rows are read. */
+  readonly stretches?: readonly Range[];
   /** Where to search for the row after the slice's last one; by default the rest of the part. */
   readonly following?: Range;
   /** For a dataset of many series: the rows just outside the slice, by series. */
@@ -77,7 +87,8 @@ export interface Rows<S> {
   from(slice: S, params: Params, more?: { readonly where?: string }): string;
   /** The answer's columns of these rows, in order. */
   select(slice: S, params: Params, where?: string): string;
-  order(direction?: string): string;
+  /** The terms that order these rows of a slice. */
+  order(direction?: string, slice?: S): string;
   /** SQL of the order's values as text. */
   readonly key: readonly string[];
   readonly timeMs: string;

@@ -14,7 +14,7 @@ import type { ValueRanges } from '../proof/value-ranges.ts';
 // Drizzle is loaded as CommonJS, and its query builder not at all. For each module that is imported, Node parses drizzle's
 // package.json (179 KB) again, which costs every command 210 ms of processor time. Required modules cost 23 ms.
 const require = createRequire(import.meta.url);
-const { bigint, boolean, customType, integer, jsonb, smallint, text, timestamp }: typeof Columns =
+const { bigint, boolean, customType, doublePrecision, integer, jsonb, smallint, text, timestamp }: typeof Columns =
   require('drizzle-orm/pg-core/columns');
 const { pgTable }: typeof Tables = require('drizzle-orm/pg-core/table');
 const { getTableName }: typeof Names = require('drizzle-orm/table');
@@ -134,6 +134,10 @@ export const frames = pgTable('frames', {
   rows: integer('rows').notNull(),
   rowBase: big('row_base').notNull(),
   valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
+  granuleOffsets: big('granule_offsets').array(),
+  granuleFirstMs: integer('granule_first_ms').array(),
+  granuleLastMs: integer('granule_last_ms').array(),
+  granuleRanges: doublePrecision('granule_ranges').array(),
 });
 
 export const ledger = pgTable('ledger', {

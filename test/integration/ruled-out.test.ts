@@ -26,13 +26,15 @@ const storedRows = () =>
   );
 const ranges = () =>
   system.rows<Json>(
-    `select partition_key, null::int8 as base, value_ranges from partitions
-     union all select partition_key, row_base, value_ranges from frames order by 1, 2`,
+    `select partition_key, row_base as base, p.value_ranges as whole, f.value_ranges, granule_offsets, granule_first_ms,
+       granule_last_ms, granule_ranges from partitions p join frames f using (dataset_id, partition_key) order by 1, 2`,
   );
 
 beforeAll(async () => {
   system = await System.create();
   for (const index of DAYS.keys()) await writeDocument(system.vendor, DAYS[index], document(index, index + 1));
+  // A frame of the third day holds several granules.
+  expect((await system.backfill(DAYS[2], DAYS[2], limitsEnv({ frameRawBytes: 65_536 }))).exit).toBe(0);
   const { exit } = await system.backfill(DAYS[0], DAYS[3], SMALL_FRAMES);
   // 4 March has no document.
   expect(exit).toBe(1);
@@ -99,7 +101,8 @@ const clause = fc
 
 const window = fc.oneof(
   fc.constant({}),
-  fc.integer({ min: 1, max: 7000 }).map((n_rows) => ({ n_rows })),
+  // The search for up to 10,000 rows keeps them; more are found first, and then read.
+  fc.oneof(fc.integer({ min: 1, max: 7000 }), fc.constant(10_001)).map((n_rows) => ({ n_rows })),
   fc.tuple(fc.integer({ min: -1, max: 5 * DAY_MS }), fc.integer({ min: 1, max: 3 * DAY_MS })).map(([from, length]) => ({
     time_range: [iso(FROM_MS + from), iso(FROM_MS + from + length)],
   })),
@@ -178,17 +181,21 @@ test('the estimate counts partitions and frames', async () => {
 
 describe('ranges', () => {
   const verify = () => system.run(['verify', DATASET, '--from', DAYS[0], '--to', DAYS[0]]);
-  const alter = (table: string, sql: string) =>
-    system.rows(`update ${table} set value_ranges = ${sql} where partition_key = '${DAYS[0]}'`);
+  const alter = (table: string, sql: string, column = 'value_ranges') =>
+    system.rows(`update ${table} set ${column} = ${sql} where partition_key = '${DAYS[0]}'`);
 
   test.each([
-    ['frames', `jsonb_set(value_ranges, '{price,1}', '1')`],
-    ['partitions', `value_ranges - 'quantity'`],
-    ['frames', 'null'],
-    ['partitions', 'null'],
-  ])('of %s altered to %s quarantine their partition, and a replay mends them', async (table, sql) => {
+    ['frames', `jsonb_set(value_ranges, '{price,1}', '1')`, 'value_ranges'],
+    ['partitions', `value_ranges - 'quantity'`, 'value_ranges'],
+    ['frames', 'null', 'value_ranges'],
+    ['partitions', 'null', 'value_ranges'],
+    ['frames', 'granule_first_ms[:1] || (granule_first_ms[2] + 1) || granule_first_ms[3:]', 'granule_first_ms'],
+    ['frames', 'null', 'granule_last_ms'],
+    ['frames', `'{0}'`, 'granule_offsets'],
+    ['frames', 'granule_ranges[2:] || granule_ranges[1]', 'granule_ranges'],
+  ])('of %s altered to %s quarantine their partition, and a replay mends them', async (table, sql, column) => {
     const before = await ranges();
-    await alter(table, sql);
+    await alter(table, sql, column);
     const { json } = await verify();
     expect(json.units[0]).toMatchObject({ state: 'quarantined', reason: expect.stringContaining('value_ranges') });
     const replayed = await system.run(['replay', DATASET, '--from', DAYS[0], '--to', DAYS[0]]);

@@ -125,7 +125,7 @@ describe.each([...LAYOUTS, ...OTHER_LAYOUTS])('the row projector of $name', (lay
             return [name, [Math.min(...values), Math.max(...values)]];
           });
           const times = rows.map(([ms]) => Number(ms));
-          expect(ranges.of(copy, run.rows)).toEqual({
+          expect(ranges.of(copy, run.rows)).toMatchObject({
             ranges: Object.fromEntries(expected),
             firstMs: Math.min(...times),
             lastMs: Math.max(...times),

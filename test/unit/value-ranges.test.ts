@@ -47,6 +47,100 @@ test('a column of nulls alone, and no rows at all, have no range', () => {
   expect(rangesOf()).toEqual({});
 });
 
+/** What the projector keeps of rows, computed in the plainest way. */
+function granulesOf(rows: readonly (readonly [number | null, number | null, number, number])[]) {
+  const firstMs = Math.min(...rows.map(([, , ms]) => ms));
+  const granules = Array.from({ length: Math.ceil(rows.length / 256) }, (_, at) =>
+    rows.slice(at * 256, at * 256 + 256),
+  );
+  const range = (cells: readonly (number | null)[]) => {
+    const values = cells.filter((cell) => cell !== null);
+    const isKnown = values.length > 0 && values.every(Number.isFinite);
+    return isKnown ? [Math.min(...values), Math.max(...values)] : [Number.NaN, Number.NaN];
+  };
+  const ends = [0, 1].flatMap((column) => {
+    const ranges = granules.map((of) => range(of.map((row) => row[column])));
+    return [ranges.map(([least]) => least), ranges.map(([, greatest]) => greatest)];
+  });
+  return {
+    offsets: granules.map(([[, , , id]]) => id),
+    firstMs: granules.map((of) => Math.min(...of.map(([, , ms]) => ms)) - firstMs),
+    lastMs: granules.map((of) => Math.max(...of.map(([, , ms]) => ms)) - firstMs),
+    ranges: ends.flat(),
+  };
+}
+
+// Rows of a fixed width, of a fixed width before a text, and cell by cell.
+test('granules of 256 rows: their first ids, times that go back and forth, and ranges that one odd value makes unknown', () => {
+  const double = (value: number | null) => {
+    const bytes = Buffer.alloc(value === null ? 4 : 12);
+    bytes.writeInt32BE(value === null ? -1 : 8);
+    if (value !== null) bytes.writeDoubleBE(value, 4);
+    return bytes;
+  };
+  const int8 = (value: number) => {
+    const bytes = Buffer.alloc(12);
+    bytes.writeInt32BE(8);
+    bytes.writeBigInt64BE(BigInt(value), 4);
+    return bytes;
+  };
+  const numbers = [
+    { name: 'ms', pg: 'int8' },
+    { name: 'id', pg: 'int8' },
+    { name: 'a', pg: 'float8' },
+    { name: 'b', pg: 'float8' },
+  ] as const;
+  const layouts = {
+    fixed: { columns: numbers, rest: Buffer.alloc(0), isNullable: false },
+    leading: {
+      columns: [...numbers, { name: 'note', pg: 'text' }],
+      rest: Buffer.from([0, 0, 0, 1, 65]),
+      isNullable: false,
+    },
+    any: { columns: numbers.map((column) => ({ ...column, nullable: true })), rest: Buffer.alloc(0), isNullable: true },
+  } as const;
+  const odd = fc.constantFrom(Number.NaN, Number.POSITIVE_INFINITY);
+  const cell = fc.oneof(
+    { weight: 500, arbitrary: fc.double({ noNaN: true, noDefaultInfinity: true }) },
+    { weight: 1, arbitrary: odd },
+  );
+  // Near the ends of granules, and rows beyond several.
+  const counts = fc.constantFrom(1, 2, 255, 256, 257, 511, 512, 513, 700);
+  const rowsOf = counts.chain((length) =>
+    fc.array(fc.tuple(cell, cell, fc.integer({ min: -5000, max: 5000 }), fc.maxSafeInteger()), {
+      minLength: length,
+      maxLength: length,
+    }),
+  );
+  fc.assert(
+    fc.property(
+      rowsOf,
+      fc.constantFrom(...(Object.keys(layouts) as (keyof typeof layouts)[])),
+      fc.nat(),
+      (rows, name, hole) => {
+        const { columns, rest, isNullable } = layouts[name];
+        const cells = rows.map(
+          ([a, b, ms, id], at) => [isNullable && at % 256 === hole % 256 ? null : a, b, ms, id] as const,
+        );
+        const copy = Buffer.concat(
+          cells.flatMap(([a, b, ms, id]) => [
+            Buffer.from([0, columns.length]),
+            int8(ms),
+            int8(id),
+            double(a),
+            double(b),
+            rest,
+          ]),
+        );
+        const { granules } = new CopyRanges(columns, ['a', 'b'], 'ms', 'id').of(copy, rows.length)!;
+        const plain = Object.entries(granules).map(([fact, values]) => [fact, [...values]]);
+        expect(Object.fromEntries(plain)).toEqual(granulesOf(cells));
+      },
+    ),
+    { numRuns: 60 },
+  );
+});
+
 test('several frames together: the widest range; a column that one does not know is not known', () => {
   expect(unitedRanges([{ a: [1, 2], b: [5, 6] }, { a: [0, 1] }, { a: [3, 4], b: [1, 9] }])).toEqual({ a: [0, 4] });
   expect(unitedRanges([{ a: [1, 2] }, undefined])).toBeUndefined();

@@ -12,6 +12,7 @@ import { type ExportSubject, isFrame } from '../../contract/export.ts';
 import type { Window } from '../../contract/read-request.ts';
 import { inOrder } from '../../read/execute/plan-read.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../../read/plan/context.ts';
+import { gatheredOf } from '../../read/plan/gathered.ts';
 import { within } from '../../read/snapshot/proved-runs.ts';
 import { ArtifactFault, artifactFault } from './artifact.ts';
 
@@ -173,16 +174,16 @@ export function canSplit({ request, relation }: LiveContext): boolean {
 /** The statements of a split window: each day's rows have statements of their own. A day that filters rule out has none. */
 export async function* statementsByDay(
   live: LiveContext,
-  { parts: all, left: parts = all }: ReadPlan,
+  { parts: all, left: parts = all, searched }: ReadPlan,
   begin: (day: string) => Promise<void>,
 ): AsyncGenerator<CountedStatement> {
+  const read = searched ? gatheredOf(live, parts, searched.rows) : parts;
   const days = new Set<number>();
   for (const { from, to } of parts) {
     for (let day = Math.floor(from / DAY_MS); day * DAY_MS < to; day++) days.add(day);
   }
   for (const day of [...days].sort((a, b) => a - b)) {
     await begin(dateName(day * DAY_MS));
-    const searched = within(parts, { from: day * DAY_MS, to: (day + 1) * DAY_MS });
-    yield* inOrder({ ...live, searched });
+    yield* inOrder({ ...live, searched: within(read, { from: day * DAY_MS, to: (day + 1) * DAY_MS }) });
   }
 }

@@ -1,21 +1,24 @@
 /** Plans the statements that answer a request, by its window. */
-import { int2, Params } from '../../db/pg-messages.ts';
+import { Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
-import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
+import { narrowByIdentity } from '../plan/by-identity.ts';
+import type { CountedStatement, LiveContext, ReadPlan } from '../plan/context.ts';
 import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
+import { gatheredOf } from '../plan/gathered.ts';
+import { withGranules } from '../plan/granules.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
 import { sampleAligned } from '../sampling/seconds.ts';
-import { boundsOf, gapsWithin, within } from '../snapshot/proved-runs.ts';
+import { boundsOf, gapsWithin } from '../snapshot/proved-runs.ts';
 
 /** All rows of the window, slice by slice. */
 export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
   const { relation, searched } = context;
-  for await (const slice of withBoundaryRows(context, await countedSlices(context, searched))) {
+  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, searched)))) {
     const params = new Params();
     yield { text: relation.select(slice, params), params: params.list, count: slice.count };
   }
@@ -64,7 +67,9 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
   if (klineMs !== undefined) return await planKlines(live, klineMs);
   const whole = await narrowed(live);
   const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
-  const plan = await planWindow(left ? { ...whole, searched: left.parts } : whole);
+  const plan = await planWindow(
+    left ? { ...whole, searched: gatheredOf(whole, left.parts, left.searched.rows) } : whole,
+  );
   return { ...plan, searched: left?.searched, left: left?.parts };
 }
 
@@ -80,28 +85,4 @@ async function planWindow(context: LiveContext): Promise<ReadPlan> {
 /** The context, narrowed by what its window and filters imply. */
 export async function narrowed(live: LiveContext): Promise<LiveContext> {
   return await narrowByIdentity(await withCarriedIn(live));
-}
-
-/**
- * Ids have no index of their own, since rows are stored by time. Where no two partitions share an id, the partitions' ranges
- * of ids or heights tell which partitions to search. The read then finds a row in milliseconds, without a scan.
- */
-async function narrowByIdentity(context: LiveContext): Promise<LiveContext> {
-  const { request, session, searched } = context;
-  const { dataset } = request;
-  if (request.mode !== 'native' || !dataset.offset.unique) return context;
-  const { scope, identity } = dataset.native;
-  const [column, ranges] = scope.kind === 'column' ? [scope.column, 'span'] : [identity[0], 'offsets'];
-  const ids = boundsOfFilters(request, (field) => field.column === column);
-  if (!Number.isFinite(ids.from) && !Number.isFinite(ids.to)) return context;
-  if (ids.from >= ids.to) return { ...context, searched: [] };
-  const bound = (id: number) => (Number.isFinite(id) ? String(id) : 'null');
-  const params = new Params();
-  const [[from, to]] = await session.rows(
-    `select min(from_ms), max(to_ms) from partitions where dataset_id = ${params.add(int2(dataset.number))}
-     and state = 'proved' and ${ranges} && int8range(${bound(ids.from)}, ${bound(ids.to)})`,
-    params,
-  );
-  if (from === null) return { ...context, searched: [] };
-  return { ...context, searched: within(searched, { from: Number(from), to: Number(to) }) };
 }

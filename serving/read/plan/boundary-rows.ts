@@ -3,7 +3,7 @@
  * the row that ends the validity of the last one. Either may lie far away, so the search starts near; the index finds each in
  * microseconds.
  */
-import type { Range } from '../../../shared/ranges.ts';
+import { clip, type Range } from '../../../shared/ranges.ts';
 import { array, int4, Params } from '../../db/pg-messages.ts';
 import type { Part, SeriesRow, Slice } from '../read-model.ts';
 import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/proved-runs.ts';
@@ -20,10 +20,18 @@ export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Sl
   for (const part of parts) {
     for (let from = part.from; from < part.to; ) {
       const to = Math.min(part.to, (Math.floor(from / chunkMs) + MAX_CHUNKS) * chunkMs);
-      yield { from, to, part };
+      const slice = sliceOf(part, from, to);
+      if (slice) yield slice;
       from = to;
     }
   }
+}
+
+/** The slice between two times; undefined where none of it is searched. */
+function sliceOf(part: Part, from: number, to: number): Slice | undefined {
+  if (!part.stretches) return { from, to, part };
+  const stretches = clip(part.stretches, from, to);
+  return stretches.length === 0 ? undefined : { from: stretches[0].from, to: stretches.at(-1)!.to, part, stretches };
 }
 
 /** Slices from the oldest on: one chunk first, then twice as many each time. */
@@ -43,7 +51,8 @@ export function* slicesBackward(parts: readonly Part[], chunkMs: number): Genera
   for (const part of parts.toReversed()) {
     for (let to = part.to; to > part.from; ) {
       const from = Math.max(part.from, (Math.ceil(to / chunkMs) - chunks) * chunkMs);
-      yield { from, to, part };
+      const slice = sliceOf(part, from, to);
+      if (slice) yield slice.stretches ? { ...slice, stretches: slice.stretches.toReversed() } : slice;
       to = from;
       chunks = Math.min(MAX_CHUNKS, chunks * 2);
     }

@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
+import type { FirstRow, Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
 import {
   admittedBy,
   boundsOf,
@@ -16,6 +16,7 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
+import type { KeptRows } from './kept-rows.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & { readonly count?: RowCount };
@@ -27,7 +28,8 @@ export interface ReadPlan {
   readonly parts: readonly Part[];
   /** Rows from before the parts that belong to the answer: see PlanContext. */
   readonly carried?: readonly SeriesRow[];
-  readonly statements: Iterable<CountedStatement> | AsyncIterable<CountedStatement>;
+  /** The statements of the rows, in order, or the rows that the plan has read. */
+  readonly statements: Iterable<CountedStatement | KeptRows> | AsyncIterable<CountedStatement | KeptRows>;
   /** The number of rows that the answer must have, if known. */
   readonly expectedRows?: number;
   /** The number of stored rows that all statements together must read, if known. */
@@ -40,10 +42,10 @@ export interface ReadPlan {
   readonly since?: FirstRow;
 }
 
-/** The first row of an answer: its time, and its key in the order of the rows. */
-export interface FirstRow {
-  readonly ms: number;
-  readonly key: readonly string[];
+/** How much of a partition is searched for ids. */
+export interface Placed {
+  readonly frames: number;
+  readonly rows: number;
 }
 
 export interface PlanContext {
@@ -58,6 +60,8 @@ export interface PlanContext {
   readonly parts: readonly Part[];
   /** The parts that can hold rows that pass the filters. */
   readonly searched: readonly Part[];
+  /** Where ids lead to the rows: how much is searched by partition. All others hold none of the ids. */
+  readonly placed?: ReadonlyMap<string, Placed>;
   /** Rows from before the window that are still valid when it begins, unless they lie in its parts. */
   readonly carried: readonly SeriesRow[];
   /** Start of the window, no earlier than the first proved row; undefined for a window without a start. */

@@ -2,15 +2,17 @@
 
 import type { Statement } from '../../db/pg-messages.ts';
 import { Params } from '../../db/pg-messages.ts';
-import type { Part, Rows, Slice } from '../read-model.ts';
+import type { FirstRow, Part, Rows, Slice } from '../read-model.ts';
 import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
-import type { CountedStatement, FirstRow, LiveContext, PlanContext, ReadPlan } from './context.ts';
+import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import { withGranules } from './granules.ts';
+import { KeptRows } from './kept-rows.ts';
 import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 
-/** Up to this many rows, the database sorts the rows from the end. More rows are read forward from where they start. */
+/** Up to this many rows, the database sorts the rows from the end, or the search keeps them. More are read forward from where they start. */
 const SORTED_ROWS = 10_000;
 
 export async function planLatest(context: LiveContext, wanted: number): Promise<ReadPlan> {
@@ -20,10 +22,12 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const { parts, searched, coverage, session, relation } = context;
   const ranked = wanted > SORTED_ROWS ? await rankedStretch(context, wanted) : undefined;
   if (ranked) return await planRanked(context, wanted, ranked);
-  const slices = withBoundaryRows(context, slicesBackward(searched, relation.chunkMs));
+  const slices = withGranules(context, withBoundaryRows(context, slicesBackward(searched, relation.chunkMs)), true);
+  const isFiltered = context.request.filters.length > 0;
+  if (isFiltered && wanted <= SORTED_ROWS) return await planKept(context, slices, wanted);
   const { start, held } = await findStart(session, relation, slices, wanted);
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
-  const partsWithRows = context.request.filters.length > 0 ? partsOfSlices(held) : searched;
+  const partsWithRows = isFiltered ? partsOfSlices(held) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   const { extent } = coverage;
   if (extent) await checkEvents(context, { from: start?.ms ?? extent.from, to: extent.to });
@@ -52,6 +56,25 @@ async function planRanked(
     expectedRows: wanted,
     since: start,
   };
+}
+
+/** The plan where the search for the rows also reads them. Without filters, a read covers whole partitions and compares their counts. */
+async function planKept(context: LiveContext, slices: AsyncIterable<Slice>, wanted: number): Promise<ReadPlan> {
+  const { parts, coverage, session, relation } = context;
+  const kept = new KeptRows(relation.key.length + 1);
+  const held: Slice[] = [];
+  for await (const slice of slices) {
+    const params = new Params();
+    const before = kept.rows;
+    const text = relation.selectNewest(slice, params, wanted - before);
+    await session.stream({ text, params: params.list }, [...kept.oids, ...relation.oids], kept);
+    if (kept.rows > before) held.push(slice);
+    if (kept.rows === wanted) break;
+  }
+  const start = kept.rows === wanted ? kept.oldest : undefined;
+  const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
+  const statements = kept.areAll ? [kept] : forward(context, within(partsOfSlices(held), sinceStart), start?.key);
+  return { gaps: gapsSince(coverage, sinceStart.from), parts: within(parts, sinceStart), statements, since: start };
 }
 
 export type NewestPlan = ReadPlan & { readonly statements: readonly [Statement] };
@@ -85,7 +108,8 @@ function partsOfSlices(slices: readonly Slice[]): Part[] {
   const merged: Part[] = [];
   for (const { from, to, part } of slices.toReversed()) {
     const last = merged.at(-1);
-    if (last?.to === from && last.until === part.until) merged[merged.length - 1] = { ...last, to };
+    const adjoins = last?.to === from && last.until === part.until;
+    if (adjoins && !part.stretches && !last.stretches) merged[merged.length - 1] = { ...last, to };
     else merged.push({ ...part, from, to });
   }
   return merged;
@@ -105,7 +129,7 @@ export async function findStart<S>(
   const held: S[] = [];
   for await (const slice of slices) {
     const params = new Params();
-    const newestFirst = rows.order(' desc');
+    const newestFirst = rows.order(' desc', slice);
     const numbered = `select ${[...rows.key, `(${rows.timeMs})::text`, `row_number() over (order by ${newestFirst})`]
       .map((sql, index) => `${sql} as c${index}`)
       .join(', ')} ${rows.from(slice, params)} order by ${newestFirst} limit ${missing}`;
@@ -127,7 +151,7 @@ async function* forward(
 ): AsyncGenerator<CountedStatement> {
   const { relation } = context;
   let isFirst = true;
-  for await (const slice of withBoundaryRows(context, await countedSlices(context, parts))) {
+  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, parts)))) {
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;

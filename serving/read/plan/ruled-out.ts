@@ -28,7 +28,9 @@ export async function ruleOut(
   // A sample is drawn from all rows, so that it stays the same for its seed.
   const isTested = mode === 'native' && window.kind !== 'random';
   const tested = isTested ? testsOf(rangedColumns(dataset), filters) : [];
-  const partitions = await partitionsIn(context, tested);
+  const all = await partitionsIn(context, tested);
+  const { placed: ofIds } = context;
+  const partitions = ofIds ? all.map((one) => (ofIds.has(one.key) ? one : { ...one, mayPass: false })) : all;
   const left = partitions.filter(({ mayPass }) => mayPass);
   // Frames are looked up where they can make a difference.
   const frames = await framesIn(
@@ -40,12 +42,14 @@ export async function ruleOut(
   const stretches: Range[] = [];
   for (const partition of partitions) {
     const of = frames.get(partition.key);
+    const placed = context.placed?.get(partition.key);
     const isIndexed = of !== undefined && of.rows === partition.rows;
     const isCut = partition.mayPass && isIndexed && of.left <= of.frames * MAX_FRAME_SHARE;
-    const read = !partition.mayPass ? 0 : isCut ? of.left : partition.frames;
+    const left = !partition.mayPass ? NOTHING : isCut ? { frames: of.left, rows: of.leftRows } : partition;
+    const read = Math.min(left.frames, placed?.frames ?? left.frames);
     counts.framesRead += read;
     counts.framesSkipped += partition.frames - read;
-    counts.rows += !partition.mayPass ? 0 : isCut ? of.leftRows : partition.rows;
+    counts.rows += Math.min(left.rows, placed?.rows ?? left.rows);
     if (isCut) stretches.push(...of.stretches);
     else if (partition.mayPass) stretches.push(partition.window);
   }
@@ -57,19 +61,21 @@ export async function ruleOut(
   };
 }
 
+const NOTHING = { frames: 0, rows: 0 };
+
 /** A filter on a column with ranges. */
-interface Tested {
+export interface Tested {
   readonly column: string;
   readonly test: NonNullable<Filter['rangeTest']>;
 }
 
-const testsOf = (columns: readonly string[], filters: readonly Filter[]): Tested[] =>
+export const testsOf = (columns: readonly string[], filters: readonly Filter[]): Tested[] =>
   filters.flatMap(({ field: { column }, rangeTest: test }) =>
     test && column !== undefined && columns.includes(column) ? [{ column, test }] : [],
   );
 
 /** SQL over the ranges of `alias`: whether one of its rows may pass. A column without a range may hold anything. */
-function mayPassSql(tested: readonly Tested[], alias: string, params: Params): string {
+export function mayPassSql(tested: readonly Tested[], alias: string, params: Params): string {
   const end = (column: string, index: number) => `(${alias}.value_ranges #>> '{${column},${index}}')::float8`;
   const tests = tested.map(({ column, test }) => `coalesce(${test(end(column, 0), end(column, 1), params)}, true)`);
   return tests.length === 0 ? 'true' : tests.join(' and ');
@@ -145,9 +151,9 @@ async function framesIn(
   );
 }
 
-/** The parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
-function intersected(parts: readonly Part[], ranges: readonly Range[]): Part[] {
-  const found: Part[] = [];
+/** Parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
+export function intersected<R extends Range>(parts: readonly R[], ranges: readonly Range[]): R[] {
+  const found: R[] = [];
   let next = 0;
   for (const part of parts) {
     while (next < ranges.length && ranges[next].to <= part.from) next++;

@@ -1,25 +1,22 @@
 /**
- * Native rows of drawn ranks: the frames index tells which few thousand rows to search. Also the sampler by scans, for
+ * Native rows of drawn ranks: the frames index tells which few hundred rows to search. Also the sampler by scans, for
  * populations that cannot be drawn from.
  */
-import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { GRANULE_ROWS, gappedIds } from '../../../shared/proof/value-ranges.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Rows } from '../read-model.ts';
 import type { Session } from '../snapshot/session.ts';
-import type { Relation } from '../sql/relation.ts';
+import type { Place } from '../sql/relation.ts';
 import { type Draw, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
-/** A frame with drawn rows: its time, and the ranks of the drawn rows. */
-interface FrameHit {
+/** The drawn rows of one partition. */
+interface Hits {
   readonly partition: SampledPartition;
-  readonly firstMs: number;
-  readonly lastMs: number;
-  /** First and last offset; undefined for a partition without a frames index, which counts as one frame. */
-  readonly offsets: { readonly first: bigint; readonly last: bigint } | undefined;
-  /** Ranks of the drawn rows within the frame. */
-  readonly rows: number[];
+  readonly places: Place[];
+  /** Ranks in a partition whose frames are not listed. */
+  readonly ranks: number[];
 }
 
 export async function sampleNative(
@@ -32,63 +29,63 @@ export async function sampleNative(
   return statementsOf(context, await nativeLookups(context, draw(partitions, ranks)));
 }
 
-/** Look-ups of the drawn rows by partition. They run without filters, which would change the n-th row of a frame. */
+/** Look-ups of the drawn rows by partition. They run without filters, which would change the n-th row of a granule. */
 export async function nativeLookups(context: LiveContext, draws: readonly Draw[]): Promise<MakeLookup[][]> {
-  const { relation, request } = context;
-  const hits = await findFrames(context, draws);
-  return hits.map((ofPartition) => ofPartition.map((hit) => lookupOf(relation, request.dataset, hit)));
+  const hits = await findPlaces(context, draws);
+  return hits.map((ofPartition) => lookupsOf(context, ofPartition));
 }
 
-/** The frames of the drawn ranks, by partition and frame. */
-async function findFrames({ session, request }: LiveContext, draws: readonly Draw[]): Promise<FrameHit[][]> {
+/** The places of the drawn ranks: the frames index tells which granule each lies in. */
+async function findPlaces({ session, request }: LiveContext, draws: readonly Draw[]): Promise<Hits[]> {
   const params = new Params();
   const keys = array(draws.flatMap(({ partition, ranks }) => ranks.map(() => text(partition.key))));
   const ranks = array(draws.flatMap((one) => one.ranks.map((rank) => int8(rank))));
   const id = params.add(int2(request.dataset.number));
+  const isGapped = gappedIds(request.dataset) !== undefined;
+  // Ids are consecutive within a document, or those of a granule are between its first and the next one's.
+  const place = isGapped
+    ? `coalesce(f.granule_offsets[g.at], f.first_offset::int8), coalesce(f.granule_offsets[g.at + 1] - 1, f.last_offset::int8),
+       (case when f.granule_offsets is null then g.row else g.row % ${GRANULE_ROWS} end)`
+    : 'f.first_offset::int8 + g.row, null, null';
   const found = await session.rows(
-    `select f.first_ms, f.last_ms, f.first_offset, f.last_offset, f.row_base
+    `select f.first_ms + coalesce(f.granule_first_ms[g.at], 0), coalesce(f.first_ms + f.granule_last_ms[g.at], f.last_ms), ${place}
      from unnest(${params.add(keys)}, ${params.add(ranks)}) with ordinality as r (key, rank, position)
      left join lateral (select * from frames f where f.dataset_id = ${id} and f.partition_key = r.key
-       and f.row_base <= r.rank and r.rank < f.row_base + f.rows limit 1) f on true order by r.position`,
+       and f.rows > 0 and f.row_base <= r.rank order by f.row_base desc limit 1) f on r.rank < f.row_base + f.rows
+     left join lateral (select r.rank - f.row_base as row, ((r.rank - f.row_base) / ${GRANULE_ROWS})::int4 + 1 as at) g on true
+     order by r.position`,
     params,
   );
   let next = 0;
   return draws.map(({ partition, ranks }) => {
-    const hits = new Map<number, FrameHit>();
+    const hits: Hits = { partition, places: [], ranks: [] };
     for (const rank of ranks) {
-      const [firstMs, lastMs, first, last, baseText] = found[next++];
-      const base = Number(baseText ?? 0);
-      let hit = hits.get(base);
-      if (!hit) {
-        hit = {
-          partition,
-          firstMs: firstMs === null ? partition.from : Number(firstMs),
-          lastMs: lastMs === null ? partition.to - 1 : Number(lastMs),
-          offsets: first === null ? undefined : { first: BigInt(first), last: BigInt(last!) },
-          rows: [],
-        };
-        hits.set(base, hit);
+      const [firstMs, lastMs, first, last, number] = found[next++];
+      if (first === null) {
+        hits.ranks.push(rank);
+        continue;
       }
-      hit.rows.push(rank - base);
+      const numbered = isGapped ? { last: Number(last), number: Number(number) } : undefined;
+      hits.places.push({ from: Number(firstMs), to: Number(lastMs) + 1, id: Number(first), numbered });
     }
-    return [...hits.values()];
+    return hits;
   });
 }
 
-function lookupOf(relation: Relation, dataset: DatasetDefinition, hit: FrameHit): MakeLookup {
-  const id = `t."${dataset.native.identity[0]}"`;
-  const slice = { from: hit.firstMs, to: hit.lastMs + 1, part: hit.partition.part };
-  const { offsets, rows } = hit;
-  if (offsets && dataset.offset.contiguous) {
-    // Ids are consecutive within a document: the n-th row of a frame has the n-th id.
-    const ids = array(rows.map((row) => int8(offsets.first + BigInt(row))));
-    return (params) => relation.lookup(slice, params, { where: `${id} = any (${params.add(ids)})` });
-  }
-  return (params) =>
-    relation.lookup(slice, params, {
-      where: offsets && `${id} between ${params.add(int8(offsets.first))} and ${params.add(int8(offsets.last))}`,
-      positions: { numbers: rows, numberedBy: id },
-    });
+/** Places of one chunk are looked up together: the search for one in several chunks takes many times as long. */
+function lookupsOf({ relation, request }: LiveContext, { partition, places, ranks }: Hits): MakeLookup[] {
+  const { part } = partition;
+  const chunkOf = (ms: number) => Math.floor(ms / relation.chunkMs);
+  const groups = Map.groupBy(places, ({ from, to }) => (chunkOf(from) === chunkOf(to - 1) ? chunkOf(from) : undefined));
+  const lookups = [...groups.values()].map((together): MakeLookup => {
+    const from = together.reduce((least, place) => Math.min(least, place.from), Number.POSITIVE_INFINITY);
+    const to = together.reduce((greatest, place) => Math.max(greatest, place.to), Number.NEGATIVE_INFINITY);
+    return (params) => relation.lookup({ from, to, part }, params, { places: together });
+  });
+  if (ranks.length === 0) return lookups;
+  const slice = { from: partition.from, to: partition.to, part };
+  const positions = { numbers: ranks, numberedBy: `t."${request.dataset.native.identity[0]}"` };
+  return [...lookups, (params) => relation.lookup(slice, params, { positions })];
 }
 
 /** A population to sample: its rows, and their slices in order, as often as the sampler asks for them. */

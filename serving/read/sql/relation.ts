@@ -93,6 +93,7 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
 
 /** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
+const STRETCH_NUMBER = 's.number';
 /** The columns of computed validity. No table has them: only these statements create them. */
 const VALID_FROM = 'valid_from';
 const VALID_TO = 'valid_to';
@@ -105,6 +106,8 @@ type NextRow = 'lead' | 'probe';
 
 interface Lookup {
   readonly where?: string;
+  /** The places of the rows, instead. */
+  readonly places?: readonly Place[];
   readonly positions?: { readonly numbers: readonly number[]; readonly numberedBy: string };
 }
 
@@ -117,6 +120,14 @@ interface RelationFacts {
   readonly startMs: number | undefined;
   /** End of the window; infinite for a window without an end. */
   readonly endMs: number;
+  /** Where the rows are whose ids the filters name, if that is known: only these are searched. */
+  readonly places?: readonly Place[];
+}
+
+/** Where a row is, if it exists: between two times, by its id, or by its number among ids from this to the last. */
+export interface Place extends Range {
+  readonly id: number;
+  readonly numbered?: { readonly last: number; readonly number: number };
 }
 
 export class Relation {
@@ -177,13 +188,20 @@ export class Relation {
 
   /** The rows of the slice in order; `where` is a further condition over `t`. */
   select(slice: Slice, params: Params, where?: string): string {
-    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order()}`;
+    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order('', slice)}`;
   }
 
   /** The newest `rows` rows of the slice, in order. */
   selectLatest(slice: Slice, params: Params, rows: number): string {
     const inner = `select ${this.#innerColumns().join(', ')} ${this.from(slice, params)} order by ${this.order(' desc')} limit ${rows}`;
     return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
+  }
+
+  /** The newest `rows` rows of the slice, newest first, each after the texts of its key and its time. */
+  selectNewest(slice: Slice, params: Params, rows: number): string {
+    const leading = [...this.key, `(${this.timeMs})::text`];
+    return `select ${[...leading, this.#outputs()].join(', ')} ${this.from(slice, params)}
+      order by ${this.order(' desc', slice)} limit ${rows}`;
   }
 
   /** The last or first row of the slice for each of the series `ids`: series and time in epoch ms. */
@@ -210,8 +228,9 @@ export class Relation {
    * Some rows of a slice, for `selectLookups`: those that pass the condition `where`, and of these the ones at `positions`, if
    * given, counted from 0 in the order of `numberedBy`.
    */
-  lookup(slice: Slice, params: Params, { where, positions }: Lookup): string {
+  lookup(slice: Slice, params: Params, { where, places, positions }: Lookup): string {
     const columns = this.#innerColumns().join(', ');
+    if (places) return `select ${columns} ${this.#ofPlaces(places, this.#stored(slice, params), [], params)}`;
     // A condition leaves few rows, each with its own search for the next one; numbering reads all rows anyway.
     const rows = this.from(slice, params, { where, next: positions ? 'lead' : 'probe' });
     if (!positions) return `select ${columns} ${rows}`;
@@ -241,8 +260,10 @@ export class Relation {
     return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
-  order(direction = ''): string {
-    return this.#order.map((term) => `${term.sql}${direction}`).join(', ');
+  /** Rows of several stretches are ordered by the number of their stretch first, so that no more than a stretch is sorted at once. */
+  order(direction = '', slice?: Slice): string {
+    const terms = this.#order.map((term) => `${term.sql}${direction}`);
+    return [...(slice?.stretches && !this.#facts.places ? [STRETCH_NUMBER] : []), ...terms].join(', ');
   }
 
   /** `from ... where ...`: the slice's rows that pass the filters. */
@@ -272,6 +293,11 @@ export class Relation {
       return `from (${rows}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
     }
     const stored = this.#stored(slice, params);
+    if (this.#facts.places) {
+      const places = this.#facts.places.filter(({ from, to }) => from < slice.to && slice.from < to);
+      return this.#ofPlaces(places, stored, tests, params);
+    }
+    if (slice.stretches) return this.#ofStretches(slice.stretches, [stored, ...tests], params);
     if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
     const columns = this.#storedColumns();
     if (this.isState) columns.push(`${this.#validFrom()} as ${VALID_FROM}`);
@@ -279,6 +305,42 @@ export class Relation {
     const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as ${VALID_TO}
       from ${this.#table} t where ${stored}${probed}`;
     return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+  }
+
+  /**
+   * The rows of stretches that pass the tests. "offset 0" keeps the planner from joining in another way than by a search of the index
+   * for each stretch: it expects thousands of rows of one, and would rather read all rows and compare them with each.
+   */
+  #ofStretches(stretches: readonly Range[], tests: readonly string[], params: Params): string {
+    assert(this.validity === 'none' && this.#time.pg === 'int8', 'stretches are of native rows without validity');
+    const ends = (['from', 'to'] as const).map((end) => params.add(array(stretches.map((one) => int8(one[end])))));
+    // Each column that is named is unpacked where the rows lie in columns.
+    const columns = new Set([...this.#storedColumns(), this.#timeOf(ROWS)]);
+    const within = `${this.#timeOf(ROWS)} >= s.from_ms and ${this.#timeOf(ROWS)} < s.to_ms`;
+    return `from unnest(${ends.join(', ')}) with ordinality s (from_ms, to_ms, number),
+      lateral (select ${[...columns].join(', ')} from ${this.#table} t where ${[within, ...tests].join(' and ')} offset 0) t`;
+  }
+
+  /** The rows at the places that pass the tests. "offset 0" keeps the planner from another order than a search of the index for each. */
+  #ofPlaces(places: readonly Place[], stored: string, tests: readonly string[], params: Params): string {
+    assert(this.validity === 'none' && this.#time.pg === 'int8', 'places are of native rows of file days');
+    if (places.length === 0) return `from ${this.#table} t where false`;
+    const list = (of: (place: Place) => number) => params.add(array(places.map((place) => int8(of(place)))));
+    const [time, id] = [this.#timeOf(ROWS), `${ROWS}."${this.#request.dataset.native.identity[0]}"`];
+    const lists = [list((place) => place.id), list(({ from }) => from), list(({ to }) => to)];
+    const isNumbered = places[0].numbered !== undefined;
+    if (isNumbered)
+      lists.push(
+        list(({ numbered }) => numbered!.last),
+        list(({ numbered }) => numbered!.number),
+      );
+    const one = isNumbered
+      ? `${id} between s.id and s.last_id order by ${id} offset s.number limit 1`
+      : `${id} = s.id offset 0`;
+    return `from (select t.* from unnest(${lists.join(', ')}) s (id, from_ms, to_ms${isNumbered ? ', last_id, number' : ''}),
+      lateral (select * from ${this.#table} t where ${stored} and ${time} >= s.from_ms and ${time} < s.to_ms and ${one}) t offset 0) t${
+        tests.length === 0 ? '' : ` where ${tests.join(' and ')}`
+      }`;
   }
 
   /** A condition: the time is in [fromMs, toMs). */

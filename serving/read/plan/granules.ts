@@ -1,0 +1,120 @@
+/**
+ * Leaves out granules that no row can pass, as a read comes to them: of a slice of millions of rows, a filter that few pass leaves some
+ * hundred granules. Where it leaves many, the slice is read as it is.
+ */
+import { GRANULE_ROWS, rangedColumns } from '../../../shared/proof/value-ranges.ts';
+import { parseMultirange, type Range } from '../../../shared/ranges.ts';
+import { int2, int8, Params } from '../../db/pg-messages.ts';
+import type { Slice } from '../read-model.ts';
+import type { LiveContext } from './context.ts';
+import { intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
+
+/** Above this share of the rows, to search stretch by stretch takes as long as to read all. */
+const MAX_SHARE = 1 / 3;
+/** Less than this share of a chunk is read faster than the ranges of its granules. */
+const LEAST_CHUNK_SHARE = 1 / 16;
+/** One of so many frames tells beforehand whether the others are worth reading. */
+const SAMPLED_FRAMES = 16;
+/** Chunks are searched by one statement up to this many stretches: each costs a tenth of a millisecond more with several chunks. */
+const STRETCHES_ACROSS_CHUNKS = 16;
+
+/** The slices without what no row can pass. @param newestFirst the order in which they come, and their stretches */
+export async function* withGranules(
+  context: LiveContext,
+  slices: AsyncIterable<Slice>,
+  newestFirst = false,
+): AsyncGenerator<Slice> {
+  const { request, relation, placed } = context;
+  const { dataset, mode, filters, klineMs } = request;
+  const isCut =
+    mode === 'native' &&
+    klineMs === undefined &&
+    dataset.partition.kind === 'file_day' &&
+    !placed &&
+    relation.validity === 'none';
+  const tested = isCut ? testsOf(rangedColumns(dataset), filters) : [];
+  for await (const slice of slices) {
+    const left =
+      tested.length > 0 && isLong(slice, relation.chunkMs) ? await leftOf(context, tested, slice) : undefined;
+    if (left) yield* slicesOfStretches(slice, left, { chunkMs: relation.chunkMs, newestFirst });
+    else yield slice;
+  }
+}
+
+const isLong = ({ from, to, stretches = [{ from, to }] }: Slice, chunkMs: number): boolean =>
+  stretches.reduce((sum, one) => sum + one.to - one.from, 0) >= chunkMs * LEAST_CHUNK_SHARE;
+
+/** The stretches of the slice's granules that may hold rows that pass, ascending; undefined where it is read as it is. */
+async function leftOf(
+  { session, request: { dataset } }: LiveContext,
+  tested: readonly Tested[],
+  slice: Slice,
+): Promise<Range[] | undefined> {
+  const params = new Params();
+  const [id, from, to] = [params.add(int2(dataset.number)), params.add(int8(slice.from)), params.add(int8(slice.to))];
+  const columns = rangedColumns(dataset);
+  const ends = (column: string, end: 0 | 1) => {
+    const first = `${2 * columns.indexOf(column) + end} * cardinality(f.granule_first_ms)`;
+    return `f.granule_ranges[${first} + 1:${first} + cardinality(f.granule_first_ms)]`;
+  };
+  const lists = tested.flatMap(({ column }) => [ends(column, 0), ends(column, 1)]);
+  const names = tested.flatMap((_, at) => [`l${at}`, `g${at}`]);
+  const tests = tested.map(
+    ({ test }, at) => `coalesce(${test(`nullif(g.l${at}, 'NaN')`, `nullif(g.g${at}, 'NaN')`, params)}, true)`,
+  );
+  const granules = `unnest(f.granule_first_ms, f.granule_last_ms, ${lists.join(', ')})
+    with ordinality g (first_ms, last_ms, ${names.join(', ')}, at)`;
+  const [[isFew, times]] = await session.rows(
+    `with f as materialized (
+       select f.*, row_number() over () % ${SAMPLED_FRAMES} as sample from partitions p join frames f using (dataset_id, partition_key)
+       where p.dataset_id = ${id} and p.state = 'proved' and p.from_ms < ${to} and p.to_ms > ${from}
+         and f.first_ms < ${to} and f.last_ms >= ${from} and f.rows > 0 and ${mayPassSql(tested, 'f', params)}),
+     lost as materialized (
+       select from_ms, to_ms, rows from partitions p
+       where dataset_id = ${id} and state = 'proved' and from_ms < ${to} and to_ms > ${from} and p.rows <>
+         (select coalesce(sum(f.rows), 0) from frames f where f.dataset_id = p.dataset_id and f.partition_key = p.partition_key)),
+     s as (
+       select coalesce(sum(${GRANULE_ROWS}) filter (where ${tests.join(' and ')}) <= ${2 * MAX_SHARE} * count(*) * ${GRANULE_ROWS}, true) as few
+       from f, ${granules} where f.sample = 0),
+     g as materialized (
+       select int8range(f.first_ms + g.first_ms, f.first_ms + g.last_ms, '[]') as times, least(${GRANULE_ROWS}, f.rows - ${GRANULE_ROWS} * (at - 1)) as rows
+       from f, ${granules} where (select few from s) and ${tests.join(' and ')}
+       union all select int8range(first_ms, last_ms, '[]'), rows from f where granule_first_ms is null
+       union all select int8range(from_ms, to_ms), rows from lost),
+     n as (
+       select (select few from s) and coalesce((select sum(rows) from g), 0) <= ${MAX_SHARE} *
+         ((select coalesce(sum(rows), 0) from f) + (select coalesce(sum(rows), 0) from lost)) as few)
+     select n.few, case when n.few then (select range_agg(times) from g) end from n`,
+    params,
+  );
+  if (isFew !== 't') return undefined;
+  const { stretches = [{ from: slice.from, to: slice.to }] } = slice;
+  const inOrder = stretches.toSorted((a, b) => a.from - b.from);
+  return intersected(inOrder, parseMultirange(times ?? '{}'));
+}
+
+interface Cut {
+  readonly chunkMs: number;
+  readonly newestFirst: boolean;
+}
+
+/** Slices of a slice's stretches: one a chunk, or one for several with few stretches. Exported for its test. */
+export function* slicesOfStretches(
+  slice: Slice,
+  all: readonly Range[],
+  { chunkMs, newestFirst }: Cut,
+): Generator<Slice> {
+  const chunkOf = (ms: number) => Math.floor(ms / chunkMs);
+  const groups: Range[][] = [];
+  for (const stretch of all) {
+    const group = groups.at(-1);
+    const isOfChunk = group && chunkOf(group[0].from) === chunkOf(stretch.to - 1);
+    if (group && (isOfChunk || group.length < STRETCHES_ACROSS_CHUNKS)) group.push(stretch);
+    else groups.push([stretch]);
+  }
+  for (const group of newestFirst ? groups.toReversed() : groups) {
+    const [from, to] = [group[0].from, group.at(-1)!.to];
+    const stretches = newestFirst ? group.toReversed() : group;
+    yield { ...slice, from, to, stretches };
+  }
+}

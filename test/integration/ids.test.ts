@@ -1,0 +1,224 @@
+/** Ids that lead to their rows, and samples by rank: contiguous ids, ids with gaps, another instrument, ids that begin anew every day. */
+import { pathToFileURL } from 'node:url';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { writeDay as writeA } from '../../pipelines/sources/exchange_a/sample.ts';
+import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts';
+import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
+import { Prng } from '../../serving/read/sampling/draw.ts';
+import type { Json } from '../support/command.ts';
+import { csvOf, System, writeDocument } from '../support/pipeline.ts';
+import { runs } from '../support/seed.ts';
+import { type Answer, type Serving, startServing } from '../support/serving.ts';
+import { limitsEnv } from '../support/small-limits.ts';
+
+const DAYS = ['2024-03-01', '2024-03-02', '2024-03-03'];
+const ROWS = 2000;
+
+interface Row {
+  readonly trade_id: number;
+  readonly timestamp: number;
+  readonly price: number;
+}
+interface Case {
+  readonly key: string;
+  readonly instrument?: string;
+  readonly table: string;
+}
+const CASES: readonly Case[] = [
+  { key: 'exchange_a_spot_trades', table: 'exchange_a_spot_trades' },
+  { key: 'exchange_a_spot_trades', instrument: 'ETHUSDT', table: 'exchange_a_spot_trades_others' },
+  { key: 'exchange_b_spot_trades', table: 'exchange_b_spot_trades' },
+  { key: 'exchange_c_spot_trades', table: 'exchange_c_spot_trades' },
+];
+
+let system: System;
+let serving: Serving;
+const stored = new Map<Case, readonly Row[]>();
+
+/** The day's document with times that go back and forth, by up to some hundred rows, and many that are equal. */
+function jumbled(day: string, seed: number, firstId: number): string {
+  const lines = csvOf({ day, rows: ROWS, seed, firstId, timeUnit: 'ms' }).trimEnd().split('\n');
+  const times = lines.map((line) => Math.floor(Number(line.split(',')[4]) / 60_000) * 60_000);
+  for (let at = 0; at + 300 < times.length; at += 37) [times[at], times[at + 290]] = [times[at + 290], times[at]];
+  return `${lines.map((line, at) => line.split(',').with(4, String(times[at])).join(',')).join('\n')}\n`;
+}
+
+beforeAll(async () => {
+  system = await System.create();
+  const folder = pathToFileURL(`${system.vendor}/`).href;
+  const settings = {
+    SVC_EXCHANGE_A_BASE_URL: folder,
+    SVC_EXCHANGE_B_BASE_URL: folder,
+    SVC_EXCHANGE_C_BASE_URL: folder,
+    SVC_EXCHANGE_A_ALSO: 'ETHUSDT',
+  };
+  for (const [index, day] of DAYS.entries()) {
+    const common = { directory: system.vendor, day, rows: ROWS, seed: index + 1 };
+    const firstId = 1000 + index * ROWS;
+    await writeDocument(system.vendor, day, jumbled(day, index + 1, firstId));
+    await writeA({ ...common, symbol: 'ETHUSDT', firstId, timeUnit: 'ms' });
+    await writeB({ ...common, firstId: 1000 + index * 3 * ROWS, gaps: 0.1 });
+    await writeC({ ...common, symbol: 'BTCUSDT' });
+  }
+  // Frames of one granule, of several that they do not fill, and whole days.
+  for (const [index, frameRawBytes] of [4096, 50_000, 1024 * 1024].entries()) {
+    for (const { key, instrument } of CASES) {
+      const argv = [
+        'backfill',
+        key,
+        '--from',
+        DAYS[index],
+        '--to',
+        DAYS[index],
+        ...(instrument ? ['--instrument', instrument] : []),
+      ];
+      expect((await system.run(argv, { ...settings, ...limitsEnv({ frameRawBytes }) })).exit).toBe(0);
+    }
+  }
+  serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
+  for (const one of CASES) {
+    const rows = await system.rows<Json>(
+      `select trade_id::float8, "timestamp"::float8, price from ${one.table} order by "timestamp", trade_id`,
+    );
+    expect(rows).toHaveLength(DAYS.length * ROWS);
+    stored.set(one, rows);
+  }
+});
+afterAll(async () => {
+  await serving?.[Symbol.asyncDispose]();
+  await system[Symbol.asyncDispose]();
+});
+
+const ask = ({ key, instrument }: Case, body: object): Promise<Answer> =>
+  serving.query({
+    sources: [key],
+    ...(instrument && { instrument }),
+    fields: ['trade_id', 'timestamp', 'price'],
+    ...body,
+  });
+const rowsOf = ({ status, json }: Answer): Row[] => (status === 404 ? [] : json.rows);
+
+interface Clause {
+  readonly field: keyof Row;
+  readonly op: string;
+  readonly value: number | readonly number[];
+}
+const PASSES: Readonly<Record<string, (cell: number, value: never) => boolean>> = {
+  eq: (cell, value) => cell === value,
+  gt: (cell, value) => cell > value,
+  gte: (cell, value) => cell >= value,
+  lt: (cell, value) => cell < value,
+  lte: (cell, value) => cell <= value,
+  in: (cell, value: readonly number[]) => value.includes(cell),
+};
+const passing = (rows: readonly Row[], clauses: readonly Clause[]) =>
+  rows.filter((row) => clauses.every(({ field, op, value }) => PASSES[op](row[field], value as never)));
+
+/** Ids of rows, of granules' first and last ones, and ids that no row has. */
+const id = fc.oneof(
+  fc.integer({ min: 1000, max: 1000 + 3 * ROWS }),
+  fc.integer({ min: 990, max: 30_000 }),
+  fc.tuple(fc.integer({ min: 0, max: 30 }), fc.integer({ min: -1, max: 1 })).map(([at, by]) => 1000 + at * 256 + by),
+);
+const idClause = fc.oneof(
+  fc.record({
+    field: fc.constant('trade_id' as const),
+    op: fc.constantFrom('eq', 'gt', 'gte', 'lt', 'lte'),
+    value: id,
+  }),
+  // A list may name an id twice.
+  fc
+    .array(id, { minLength: 1, maxLength: 60 })
+    .map((value): Clause => ({ field: 'trade_id', op: 'in', value: [...value, value[0]] })),
+);
+const window = fc.oneof(
+  fc.constant({}),
+  fc.integer({ min: 1, max: 60 }).map((n_rows) => ({ n_rows })),
+  fc.tuple(fc.nat(70), fc.integer({ min: 1, max: 30 })).map(([hour, hours]) => {
+    const from = Date.parse(DAYS[0]) - 8 * 3_600_000 + hour * 3_600_000;
+    return { time_range: [from, from + hours * 3_600_000].map((ms) => new Date(ms).toISOString()) };
+  }),
+);
+
+describe.each(CASES)('$key $instrument', (one) => {
+  test('the rows of ids are those that have them, in every window and beside other filters', async () => {
+    const rows = stored.get(one)!;
+    const values = rows.map(({ price }) => price).sort((a, b) => a - b);
+    const price = fc.nat(rows.length - 1).map((at): Clause => ({ field: 'price', op: 'gte', value: values[at] }));
+    const filters = fc.tuple(fc.array(idClause, { minLength: 1, maxLength: 2 }), fc.array(price, { maxLength: 1 }));
+    await fc.assert(
+      fc.asyncProperty(window, filters, async (body: Json, [ids, others]) => {
+        const clauses = [...ids, ...others];
+        const [from, to] = body.time_range?.map(Date.parse) ?? [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
+        const inWindow = rows.filter(({ timestamp }) => from <= timestamp && timestamp < to);
+        const expected = passing(inWindow, clauses).slice(body.n_rows === undefined ? 0 : -body.n_rows);
+        expect(rowsOf(await ask(one, { ...body, filters: clauses }))).toEqual(expected);
+      }),
+      { numRuns: runs(150) },
+    );
+  });
+
+  test('a sample holds the rows of the drawn ranks, which count by id through the days', async () => {
+    const rows = stored.get(one)!;
+    // Days follow each other in time, also those that begin at 16:00 UTC.
+    const offset = one.key === 'exchange_b_spot_trades' ? 8 * 3_600_000 : 0;
+    const days = Map.groupBy(rows, ({ timestamp }) => Math.floor((timestamp + offset) / 86_400_000));
+    const ranked = [...days.values()].flatMap((day) => day.toSorted((a, b) => a.trade_id - b.trade_id));
+    const sizes = fc.oneof(fc.integer({ min: 1, max: 20 }), fc.integer({ min: 20, max: 3 * ROWS - 1 }));
+    await fc.assert(
+      fc.asyncProperty(sizes, fc.nat(1e9), async (n_random, random_seed) => {
+        const drawn = new Set(new Prng(random_seed).distinct(n_random, rows.length).map((rank) => ranked[rank]));
+        expect(rowsOf(await ask(one, { n_random, random_seed }))).toEqual(rows.filter((row) => drawn.has(row)));
+      }),
+      { numRuns: runs(20) },
+    );
+  });
+
+  test('a sample among ids is of their rows', async () => {
+    const rows = stored.get(one)!;
+    const value = rows.filter((_, at) => at % 50 === 0).map(({ trade_id }) => trade_id);
+    const filters: Clause[] = [{ field: 'trade_id', op: 'in', value }];
+    const expected = passing(rows, filters);
+    const found = rowsOf(await ask(one, { n_random: 7, random_seed: 3, filters }));
+    expect(found).toHaveLength(7);
+    expect(expected).toEqual(expect.arrayContaining(found));
+    expect(rowsOf(await ask(one, { n_random: 100_000, filters }))).toEqual(expected);
+  });
+});
+
+test('one id is searched for in a granule of one frame, many in those of theirs', async () => {
+  const [one] = CASES;
+  const estimate = async (value: number | number[]): Promise<Json> => {
+    const filters = [{ field: 'trade_id', op: Array.isArray(value) ? 'in' : 'eq', value }];
+    const body = JSON.stringify({ sources: [one.key], filters });
+    return (await serving.send({ path: '/v1/raw/estimate', body })).json;
+  };
+  const last = 1000 + 2 * ROWS;
+  const single = await estimate(last + 300);
+  expect([single.rows_searched, single.ruled_out]).toMatchObject([256, { partitions_read: 1, frames_read: 1 }]);
+  const several = await estimate([1000, last, last + 1, last + 300, last + ROWS - 1]);
+  // The last granule of the last day has fewer rows, and the first day's first frame.
+  const [{ rows }] = await system.rows<Json>('select rows from frames where dataset_id = 1 and first_offset = $1', [
+    '1000',
+  ]);
+  expect(several.rows_searched).toBe(rows + 256 + 256 + (ROWS % 256));
+  expect(several.ruled_out).toMatchObject({ partitions_read: 2, partitions_skipped: 1, frames_read: 2 });
+  expect((await estimate(7)).rows_searched).toBe(0);
+});
+
+test('ids of a partition of which the log lost frames are searched for in all of it', async () => {
+  const [one] = CASES;
+  const rows = stored.get(one)!;
+  const at = `dataset_id = 1 and partition_key = '${DAYS[0]}' and row_base > 900`;
+  await system.rows(`create table kept as select * from frames where ${at}; delete from frames where ${at}`);
+  for (const value of [[2500], [1001, 2500, 2999, 3100]]) {
+    const filters: Clause[] = [{ field: 'trade_id', op: 'in', value }];
+    expect(rowsOf(await ask(one, { filters }))).toEqual(passing(rows, filters));
+  }
+  const filters: Clause[] = [{ field: 'trade_id', op: 'lte', value: 2990 }];
+  expect(rowsOf(await ask(one, { filters }))).toEqual(passing(rows, filters));
+  const sample = await ask(one, { n_random: 1500, random_seed: 1 });
+  expect(new Set(rowsOf(sample).map(({ trade_id }) => trade_id)).size).toBe(1500);
+  await system.rows('insert into frames select * from kept; drop table kept');
+});
