@@ -41,6 +41,11 @@ export class FairScheduler {
     this.#short.set(read, performance.now());
   }
 
+  /** Whether no short read has ended lately. */
+  get isQuiet(): boolean {
+    return performance.now() >= this.#expectedUntilMs;
+  }
+
   /** The read has ended, or is long. */
   end(read: object, isLong = false): void {
     if (this.#short.delete(read) && !isLong) this.#expectedUntilMs = performance.now() + RECENT_MS;
@@ -255,6 +260,7 @@ export class PgConnection {
   readonly #prepared = new Map<string, string>();
   #names = 0;
   #active: ActiveBatch | undefined;
+  #isOpen = false;
   #closed = false;
   /** Whether the rows of the batch wait for those of another connection, and the chunks that have arrived meanwhile. */
   #isHeld = false;
@@ -293,6 +299,7 @@ export class PgConnection {
     const timer = setTimeout(() => connection.abandon(), options.connectTimeoutMs);
     try {
       await connection.run([{ statement: { text: SESSION } }]);
+      connection.#isOpen = true;
     } catch (error) {
       connection.abandon();
       throw error;
@@ -320,8 +327,8 @@ export class PgConnection {
     const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
-      // A read begins and ends with its transaction.
-      if (this.status === 'I') this.#scheduler.begin(this);
+      // A read begins and ends with its transaction; the settings of the session are none.
+      if (this.#isOpen && this.status === 'I') this.#scheduler.begin(this);
       this.#socket.write(Buffer.concat([...messages, serialize.sync()]));
     });
   }

@@ -16,9 +16,14 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
+import type { Stretchable } from './stretches.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
-export type CountedStatement = Statement & { readonly count?: RowCount };
+export type CountedStatement = Statement & {
+  readonly count?: RowCount;
+  /** How its rows may be read by several statements; absent where only this one yields them. */
+  readonly stretchable?: Stretchable;
+};
 
 export interface ReadPlan {
   /** The unproved stretches that the answer spans. */
