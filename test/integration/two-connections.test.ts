@@ -7,7 +7,7 @@ import { eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 /** More than sockets and bodies buffer, in many stretches. */
-const ROWS = 200_000;
+const ROWS = 100_000;
 const FIRST_MS = Date.parse('2024-05-01');
 const ALL = { sources: [DATASET] };
 const CSV = { headers: { Accept: 'text/csv' } };

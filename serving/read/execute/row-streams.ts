@@ -8,7 +8,8 @@ import type { PgConnection, RowSink } from '../../db/pg-connection.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import type { CountedStatement } from '../plan/context.ts';
-import { LEAST_LONG_ROWS, type Stretchable } from '../plan/stretches.ts';
+import { LEAST_LONG_ROWS } from '../plan/stretches.ts';
+import type { Stretchable } from '../read-model.ts';
 import { Session } from '../snapshot/session.ts';
 
 /** Ends the connections that it owns when the time of a read is over. */

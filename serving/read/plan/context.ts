@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
+import type { Part, RowCount, Searched, SeriesRow, Stretchable } from '../read-model.ts';
 import {
   admittedBy,
   boundsOf,
@@ -16,7 +16,6 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
-import type { Stretchable } from './stretches.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & {

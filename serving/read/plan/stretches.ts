@@ -1,22 +1,13 @@
 /** Cuts a statement for many rows into statements for stretches of time with about as many rows each, for two connections. */
 import type { Range } from '../../../shared/ranges.ts';
-import { int2, int8, Params, type Statement } from '../../db/pg-messages.ts';
-import type { Slice } from '../read-model.ts';
+import { int2, int8, Params } from '../../db/pg-messages.ts';
+import type { Slice, Stretchable } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
 
 /** Fewer rows than this come as fast over one connection. */
 export const LEAST_LONG_ROWS = 32_768;
 /** About 2 MB of rows: less than a connection reads ahead, so that both work all the time. */
 const STRETCH_ROWS = 24_576;
-
-/** A statement whose rows may be read in stretches. */
-export interface Stretchable extends Range {
-  readonly dataset: number;
-  /** The number of rows, if it is proved. */
-  readonly rows?: number;
-  /** The statements that yield the same rows, one after the other; none if they are too few for that. */
-  cut(): Promise<readonly Statement[]>;
-}
 
 /** Undefined where the rows of a stretch depend on those around it. */
 export function stretchable(context: LiveContext, slice: Slice): Stretchable | undefined {
