@@ -246,6 +246,15 @@ const MAX_PREPARED = 64;
 /** So many bytes of a result that is held are read ahead. */
 const AHEAD_BYTES = 4 * 1024 * 1024;
 
+/** The memory of chunks that were read ahead, for the next ones. */
+const spare: ArrayBufferLike[] = [];
+const MAX_SPARE = AHEAD_BYTES / READ_BYTES;
+
+function kept(chunk: Buffer): Buffer {
+  const memory = Buffer.from(spare.pop() ?? new ArrayBuffer(Math.max(READ_BYTES, chunk.length)));
+  return memory.subarray(0, chunk.copy(memory));
+}
+
 /** The letter and the size of a message. */
 const HEAD_BYTES = 5;
 /** A message larger than any row can be means that the stream is corrupt. */
@@ -390,6 +399,7 @@ export class PgConnection {
       const chunk = this.#ahead.shift()!;
       this.#aheadBytes -= chunk.length;
       this.#take(chunk);
+      if (chunk.buffer.byteLength === READ_BYTES && spare.length < MAX_SPARE) spare.push(chunk.buffer);
     }
     if (!this.#closed && !this.#isHeldBack && !this.#waitsForTurn && this.#aheadBytes < AHEAD_BYTES) {
       this.#socket.resume();
@@ -446,7 +456,7 @@ export class PgConnection {
       this.#take(chunk);
       return;
     }
-    this.#ahead.push(Buffer.from(chunk));
+    this.#ahead.push(kept(chunk));
     this.#aheadBytes += chunk.length;
     if (this.#aheadBytes >= AHEAD_BYTES) this.#socket.pause();
   }
