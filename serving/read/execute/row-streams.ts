@@ -100,7 +100,7 @@ export class RowStreams {
       }
     }
     this.#passOn(first);
-    await first.run([{ statement, oids, sink }]);
+    await new Session(first).stream(statement, oids, sink);
   }
 
   /** Ends the second connection's transaction in the background. */
