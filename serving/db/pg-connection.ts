@@ -5,7 +5,7 @@
  * value of a caller ever becomes SQL text.
  */
 
-import { connect as connectSocket, Socket } from 'node:net';
+import { connect as connectSocket, Socket, type SocketConstructorOpts } from 'node:net';
 import type pg from 'pg';
 import { serialize } from 'pg-protocol';
 import { DatabaseClient, KEEP_ALIVE } from '../../shared/db/connect.ts';
@@ -39,6 +39,11 @@ export class FairScheduler {
 
   begin(read: object): void {
     this.#short.set(read, performance.now());
+  }
+
+  /** Whether no short read has ended lately. */
+  get isQuiet(): boolean {
+    return performance.now() >= this.#expectedUntilMs;
   }
 
   /** The read has ended, or is long. */
@@ -180,6 +185,27 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
+const READ_BYTES = 64 * 1024;
+/** What all sockets without TLS are read into: rows are rendered before the next read, and the rest of a message is copied. */
+let readBuffer: Buffer | undefined;
+
+/** A socket whose chunks need no memory of their own, whose garbage would cost a long read a fifth of its time. */
+function socketOf({ ssl }: pg.ClientConfig): Socket {
+  // TLS reads from the socket itself.
+  if (ssl) return new Socket();
+  readBuffer ??= Buffer.allocUnsafeSlow(READ_BYTES);
+  const socket: Socket = new Socket({
+    onread: {
+      buffer: readBuffer,
+      callback(bytes, buffer) {
+        socket.emit('data', (buffer as Buffer).subarray(0, bytes));
+        return true;
+      },
+    },
+  } as SocketConstructorOpts);
+  return socket;
+}
+
 /** @throws ConnectFault, or UnprovedCredentials of a caller */
 async function connectedClient({ url: text, name, connectTimeoutMs, caller }: PgConnectionOptions): Promise<pg.Client> {
   const url = new URL(text);
@@ -193,6 +219,7 @@ async function connectedClient({ url: text, name, connectTimeoutMs, caller }: Pg
     application_name: name,
     connectionTimeoutMillis: connectTimeoutMs,
     ...KEEP_ALIVE,
+    stream: socketOf as never,
   });
   client.on('error', () => {});
   if (caller) {
@@ -216,6 +243,18 @@ async function connectedClient({ url: text, name, connectTimeoutMs, caller }: Pg
 /** Prepared statements per connection: a few of the service's own, and reads of the newest rows. */
 const MAX_PREPARED = 64;
 
+/** So many bytes of a result that is held are read ahead. */
+const AHEAD_BYTES = 4 * 1024 * 1024;
+
+/** The memory of chunks that were read ahead, for the next ones. */
+const spare: ArrayBufferLike[] = [];
+const MAX_SPARE = AHEAD_BYTES / READ_BYTES;
+
+function kept(chunk: Buffer): Buffer {
+  const memory = Buffer.from(spare.pop() ?? new ArrayBuffer(Math.max(READ_BYTES, chunk.length)));
+  return memory.subarray(0, chunk.copy(memory));
+}
+
 /** The letter and the size of a message. */
 const HEAD_BYTES = 5;
 /** A message larger than any row can be means that the stream is corrupt. */
@@ -230,8 +269,13 @@ export class PgConnection {
   readonly #prepared = new Map<string, string>();
   #names = 0;
   #active: ActiveBatch | undefined;
+  #isOpen = false;
   #closed = false;
-  /** Chunks that have arrived, from the start of a message that is not complete. */
+  /** Whether the rows of the batch wait for those of another connection, and the chunks that have arrived meanwhile. */
+  #isHeld = false;
+  #ahead: Buffer[] = [];
+  #aheadBytes = 0;
+  /** Copies of the parts of a message that is not complete. */
   #undecoded: Buffer[] = [];
   #undecodedBytes = 0;
   /** As many bytes as that message has, once its head is there. */
@@ -264,6 +308,7 @@ export class PgConnection {
     const timer = setTimeout(() => connection.abandon(), options.connectTimeoutMs);
     try {
       await connection.run([{ statement: { text: SESSION } }]);
+      connection.#isOpen = true;
     } catch (error) {
       connection.abandon();
       throw error;
@@ -291,8 +336,8 @@ export class PgConnection {
     const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
-      // A read begins and ends with its transaction.
-      if (this.status === 'I') this.#scheduler.begin(this);
+      // A read begins and ends with its transaction; the settings of the session are none.
+      if (this.#isOpen && this.status === 'I') this.#scheduler.begin(this);
       this.#socket.write(Buffer.concat([...messages, serialize.sync()]));
     });
   }
@@ -332,7 +377,33 @@ export class PgConnection {
 
   resume(): void {
     this.#isHeldBack = false;
-    if (!this.#waitsForTurn) this.#socket.resume();
+    if (!this.#waitsForTurn) this.#goOn();
+  }
+
+  /** Reads the next batch ahead, up to AHEAD_BYTES, and passes none of its rows on before `release`. */
+  hold(): void {
+    this.#isHeld = true;
+    // Nobody waits for what is read ahead.
+    this.#scheduler.end(this, true);
+  }
+
+  release(): void {
+    if (!this.#isHeld) return;
+    this.#isHeld = false;
+    if (!this.#waitsForTurn && !this.#isHeldBack) this.#goOn();
+  }
+
+  #goOn(): void {
+    while (this.#ahead.length > 0 && !this.#isHeld) {
+      if (this.#isHeldBack || this.#waitsForTurn) return;
+      const chunk = this.#ahead.shift()!;
+      this.#aheadBytes -= chunk.length;
+      this.#take(chunk);
+      if (chunk.buffer.byteLength === READ_BYTES && spare.length < MAX_SPARE) spare.push(chunk.buffer);
+    }
+    if (!this.#closed && !this.#isHeldBack && !this.#waitsForTurn && this.#aheadBytes < AHEAD_BYTES) {
+      this.#socket.resume();
+    }
   }
 
   /** Pauses the connection and lets others work first. */
@@ -343,7 +414,7 @@ export class PgConnection {
     this.#socket.pause();
     this.#scheduler.wait(() => {
       this.#waitsForTurn = false;
-      if (!this.#isHeldBack) this.#socket.resume();
+      if (!this.#isHeldBack) this.#goOn();
     });
   }
 
@@ -372,27 +443,58 @@ export class PgConnection {
   #onClose(): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#ahead = [];
     this.#scheduler.end(this);
     const active = this.#active;
     this.#active = undefined;
     active?.reject(new ConnectionLost('the database closed the connection'));
   }
 
+  /** The memory of the chunk is that of the next one, too. */
   #onData(chunk: Buffer): void {
-    this.#undecoded.push(chunk);
-    this.#undecodedBytes += chunk.length;
-    // A message wider than a chunk is put together once, when all of it is there.
-    if (this.#undecodedBytes < this.#wantedBytes) return;
-    const bytes = this.#undecoded.length === 1 ? chunk : Buffer.concat(this.#undecoded);
+    if (!this.#isHeld && this.#ahead.length === 0) {
+      this.#take(chunk);
+      return;
+    }
+    this.#ahead.push(kept(chunk));
+    this.#aheadBytes += chunk.length;
+    if (this.#aheadBytes >= AHEAD_BYTES) this.#socket.pause();
+  }
+
+  #take(chunk: Buffer): void {
     const startedAt = performance.now();
-    const decoded = this.#receive(bytes);
+    const at = this.#complete(chunk);
+    const decoded = at + (at < chunk.length ? this.#receive(chunk.subarray(at)) : 0);
+    if (decoded < chunk.length) this.#keep(Buffer.from(chunk.subarray(decoded)));
     this.#workedMs += performance.now() - startedAt;
-    const rest = bytes.subarray(decoded);
-    this.#undecoded = rest.length > 0 ? [rest] : [];
-    this.#undecodedBytes = rest.length;
-    this.#wantedBytes = rest.length >= HEAD_BYTES ? rest.readInt32BE(1) + 1 : HEAD_BYTES;
     if (!this.#active) this.#workedMs = 0;
     else if (this.#workedMs >= SLICE_MS) this.#giveWay();
+  }
+
+  /** Completes the message that began in an earlier chunk. @returns the end of what it has of this chunk. */
+  #complete(chunk: Buffer): number {
+    let at = 0;
+    while (this.#undecodedBytes > 0 && at < chunk.length) {
+      const part = chunk.subarray(at, at + this.#wantedBytes - this.#undecodedBytes);
+      at += part.length;
+      this.#keep(Buffer.from(part));
+      if (this.#undecodedBytes < this.#wantedBytes) break;
+      // A message wider than a chunk is put together once, when all of it is there.
+      const bytes = Buffer.concat(this.#undecoded);
+      this.#undecoded = [];
+      this.#undecodedBytes = 0;
+      if (this.#receive(bytes) === 0) this.#keep(bytes);
+    }
+    return at;
+  }
+
+  /** Keeps a part of a message, up to its end or that of its head. */
+  #keep(part: Buffer): void {
+    this.#undecoded.push(part);
+    this.#undecodedBytes += part.length;
+    const [first] = this.#undecoded;
+    if (this.#undecoded.length > 1) return;
+    this.#wantedBytes = first.length >= HEAD_BYTES ? first.readInt32BE(1) + 1 : HEAD_BYTES;
   }
 
   #receive(bytes: Buffer): number {

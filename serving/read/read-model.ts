@@ -2,7 +2,7 @@
 import type { Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Warning } from '../contract/problems.ts';
-import type { Params } from '../db/pg-messages.ts';
+import type { Params, Statement } from '../db/pg-messages.ts';
 
 /** One stretch of time that rows are read from, and how long its rows can be valid. */
 export interface Part extends Range {
@@ -70,6 +70,15 @@ export interface Slice {
   readonly boundary?: BoundaryRows;
   /** The number of rows that the slice must hold, if it covers whole partitions. */
   readonly count?: RowCount;
+}
+
+/** A statement whose rows may be read in stretches. */
+export interface Stretchable extends Range {
+  readonly dataset: number;
+  /** The number of rows, if it is proved. */
+  readonly rows?: number;
+  /** The statements that yield the same rows, one after the other; one if they are too few for that. */
+  cut(): Promise<readonly Statement[]>;
 }
 
 /** How the end of a row's validity is determined. */

@@ -5,7 +5,7 @@
 import { ColumnTypeFault } from '../db/pg-messages.ts';
 import { ArrowColumn } from './arrow-column.ts';
 import { END_OF_STREAM, type Metadata, padded, recordBatchMessage, schemaMessage } from './arrow-messages.ts';
-import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import { CELL, type Cell, CellPlaces, type OutputBuffer, type RowShape, type RowWriter, sizeAt } from './cells.ts';
 import { readTimestamptzMs, UUID_BYTES, writeUuid } from './text.ts';
 
 const NO_HOLE = -1;
@@ -26,7 +26,7 @@ export abstract class BatchedRows implements RowWriter {
   protected readonly columns: readonly ArrowColumn[];
   readonly #limits: BatchLimits;
   readonly #cells: readonly Cell[];
-  readonly #hidden: boolean;
+  readonly #places: CellPlaces;
   readonly #validTo: ArrowColumn | undefined;
   #rows = 0;
   /** The batch's rows, its capacity, and the bytes of its texts. */
@@ -35,12 +35,13 @@ export abstract class BatchedRows implements RowWriter {
   #textBytes = 0;
   #hole = NO_HOLE;
 
-  constructor({ columns, hiddenFirst }: RowShape, limits: BatchLimits) {
+  constructor(shape: RowShape, limits: BatchLimits) {
+    const { columns } = shape;
     this.#limits = limits;
     this.#capacity = limits.firstRows;
     this.#cells = columns.map((column) => column.cell);
     this.columns = columns.map((column) => new ArrowColumn(column, limits.firstRows));
-    this.#hidden = hiddenFirst;
+    this.#places = new CellPlaces(shape);
     this.#validTo = this.columns[this.#cells.indexOf(CELL.validTo)];
   }
 
@@ -48,13 +49,12 @@ export abstract class BatchedRows implements RowWriter {
     return this.#rows;
   }
 
-  /** Adds a row: `at` is the start of its cells, after the column count. */
-  row(view: DataView, source: Buffer, at: number): void {
+  /** Adds a row: `at` is the start of its cells, after the column count; `length` is their size. */
+  row(view: DataView, source: Buffer, at: number, length: number): void {
     if (this.#filled === this.#capacity || this.#textBytes >= this.#limits.textBytes) this.#nextBatch();
     const row = this.#filled;
     const cells = this.#cells;
-    let from = at;
-    if (this.#hidden) from += 4 + view.getInt32(from);
+    const places = this.#places.of(view, at, length);
     for (let index = 0; index < cells.length; index++) {
       const cell = cells[index];
       const column = this.columns[index];
@@ -62,12 +62,12 @@ export abstract class BatchedRows implements RowWriter {
         this.#hole = row;
         continue;
       }
-      const size = view.getInt32(from);
-      from += 4;
-      if (size < 0) {
+      const place = places[index];
+      if (place < 0) {
         this.#null(column, row);
         continue;
       }
+      const from = at + place;
       switch (cell) {
         case CELL.int8:
         case CELL.epochMs:
@@ -89,17 +89,18 @@ export abstract class BatchedRows implements RowWriter {
         case CELL.int2:
           column.setInteger(row, view.getInt16(from));
           break;
-        case CELL.text:
+        case CELL.text: {
+          const size = sizeAt(view, from);
           column.addText(row, source, from, from + size);
           this.#textBytes += size;
           break;
+        }
         case CELL.uuid:
           column.reserveText(UUID_BYTES);
           column.endText(row, writeUuid(column.text, column.textBytes, source, from));
           this.#textBytes += UUID_BYTES;
           break;
       }
-      from += size;
     }
     this.#filled = row + 1;
     this.#rows++;

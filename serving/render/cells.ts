@@ -40,6 +40,11 @@ export function cellOf(field: Pick<Field, 'name' | 'dtype' | 'pg'>): Cell {
 export interface Column {
   readonly field: Field;
   readonly cell: Cell;
+  /**
+   * The cell that the column shows again, counted from 0 with a hidden one: the database sends a value once that several
+   * columns show. Undefined: the column has the row's next cell.
+   */
+  readonly again?: number;
 }
 
 /** What a row writer has to know about the rows. */
@@ -48,6 +53,77 @@ export interface RowShape {
   /** Rows start with a hidden cell: the time that ends the validity of the row before. */
   readonly hiddenFirst: boolean;
 }
+
+/** Sizes of cells by their kind; texts have any. */
+const WIDTHS: Readonly<Partial<Record<Cell, number>>> = {
+  [CELL.int8]: 8,
+  [CELL.int4]: 4,
+  [CELL.int2]: 2,
+  [CELL.float8]: 8,
+  [CELL.bool]: 1,
+  [CELL.epochMs]: 8,
+  [CELL.timestamptz]: 8,
+  [CELL.uuid]: 16,
+};
+/** Of timestamptz and int8. */
+const HIDDEN_WIDTH = 8;
+/** The size before each cell. */
+const SIZE_BYTES = 4;
+
+/** Finds the values of a row's columns. */
+export class CellPlaces {
+  /** The most columns that show one cell. */
+  readonly mostShown: number;
+  /** Where the value of each column begins, counted from the start of the cells; -1 for null. */
+  readonly #places: Int32Array;
+  /** The same for rows without null whose cells have fixed sizes, and the size of these rows. */
+  readonly #fixed: Int32Array;
+  readonly #fixedLength: number;
+  /** The cell of each column; -1 for one that has none. */
+  readonly #cellOf: Int32Array;
+  /** The places of the cells of the row in hand. */
+  readonly #cells: Int32Array;
+
+  constructor({ columns, hiddenFirst }: RowShape) {
+    const widths: (number | undefined)[] = hiddenFirst ? [HIDDEN_WIDTH] : [];
+    this.#cellOf = Int32Array.from(columns, ({ cell, again }) =>
+      cell === CELL.validTo ? -1 : (again ?? widths.push(WIDTHS[cell]) - 1),
+    );
+    const shown = widths.map((_, index) => this.#cellOf.filter((cell) => cell === index).length);
+    this.mostShown = Math.max(1, ...shown);
+    this.#places = new Int32Array(columns.length);
+    this.#cells = new Int32Array(widths.length);
+    let at = 0;
+    const starts = widths.map((width = Number.NaN) => {
+      at += SIZE_BYTES + width;
+      return at - width;
+    });
+    this.#fixedLength = at;
+    this.#fixed = this.#cellOf.map((cell) => (cell < 0 ? 0 : starts[cell]));
+  }
+
+  /** @returns where the value of each column begins, counted from `at`; -1 for null. The array is that of the next row, too. */
+  of(view: DataView, at: number, length: number): Int32Array {
+    // A null would make the row shorter.
+    if (length === this.#fixedLength) return this.#fixed;
+    const cells = this.#cells;
+    let next = SIZE_BYTES;
+    for (let index = 0; index < cells.length; index++) {
+      const size = view.getInt32(at + next - SIZE_BYTES);
+      cells[index] = size < 0 ? -1 : next;
+      next += SIZE_BYTES + Math.max(size, 0);
+    }
+    const places = this.#places;
+    for (let index = 0; index < places.length; index++) {
+      const cell = this.#cellOf[index];
+      places[index] = cell < 0 ? 0 : cells[cell];
+    }
+    return places;
+  }
+}
+
+/** The size of the value that begins at a place. */
+export const sizeAt = (view: DataView, at: number): number => view.getInt32(at - SIZE_BYTES);
 
 /** A full buffer holds at least 64 KiB: smaller writes cost more in system calls than in rendering. */
 export const BUFFER_BYTES = 256 * 1024;

@@ -3,7 +3,7 @@
  * bytes of PostgreSQL's binary rows, without an object per row.
  */
 import type { CsvFormulas } from '../contract/shapes.ts';
-import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import { CELL, type Cell, CellPlaces, type OutputBuffer, type RowShape, type RowWriter, sizeAt } from './cells.ts';
 import {
   maxCsvBytes,
   readTimestamptzMs,
@@ -25,19 +25,20 @@ export class CsvRows implements RowWriter {
   readonly #cells: readonly Cell[];
   readonly #fixedBytes: number;
   readonly #variable: boolean;
-  readonly #hidden: boolean;
+  readonly #places: CellPlaces;
   readonly #escapesFormulas: boolean;
   readonly #times = new TimestampWriter();
   #rows = 0;
   #hole = NO_HOLE;
 
-  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape, formulas?: CsvFormulas) {
+  constructor(out: OutputBuffer, shape: RowShape, formulas?: CsvFormulas) {
+    const { columns } = shape;
     this.#out = out;
     this.#escapesFormulas = formulas === 'escape';
     this.#cells = columns.map((column) => column.cell);
     this.#variable = this.#cells.includes(CELL.text);
     this.#fixedBytes = columns.length * FIXED_CELL_BYTES;
-    this.#hidden = hiddenFirst;
+    this.#places = new CellPlaces(shape);
     // Field names are letters, digits and underscores, so they need no quotes.
     out.text(`${columns.map(({ field }) => field.name).join(',')}\n`);
   }
@@ -46,15 +47,14 @@ export class CsvRows implements RowWriter {
     return this.#rows;
   }
 
-  /** Writes a row: `at` is the start of its cells, after the column count; `bytes` is their size. */
-  row(view: DataView, source: Buffer, at: number, bytes: number): void {
+  /** Writes a row: `at` is the start of its cells, after the column count; `length` is their size. */
+  row(view: DataView, source: Buffer, at: number, length: number): void {
     const out = this.#out;
-    out.reserve(this.#variable ? this.#fixedBytes + maxCsvBytes(bytes) : this.#fixedBytes);
+    const places = this.#places.of(view, at, length);
+    out.reserve(this.#variable ? this.#fixedBytes + this.#places.mostShown * maxCsvBytes(length) : this.#fixedBytes);
     const to = out.view;
     const cells = this.#cells;
     let next = out.at;
-    let from = at;
-    if (this.#hidden) from += 4 + view.getInt32(from);
     for (let index = 0; index < cells.length; index++) {
       const cell = cells[index];
       if (cell === CELL.validTo) {
@@ -63,9 +63,9 @@ export class CsvRows implements RowWriter {
         to.setUint8(next++, COMMA);
         continue;
       }
-      const size = view.getInt32(from);
-      from += 4;
-      if (size >= 0) {
+      const place = places[index];
+      if (place >= 0) {
+        const from = at + place;
         switch (cell) {
           case CELL.epochMs:
             next = this.#times.write(to, next, view.getInt32(from) * 4294967296 + view.getUint32(from + 4));
@@ -74,7 +74,7 @@ export class CsvRows implements RowWriter {
             next = this.#times.write(to, next, readTimestamptzMs(view, from));
             break;
           case CELL.text:
-            next = writeCsvText(out.bytes, next, source, from, from + size, this.#escapesFormulas);
+            next = writeCsvText(out.bytes, next, source, from, from + sizeAt(view, from), this.#escapesFormulas);
             break;
           case CELL.uuid:
             next = writeUuid(out.bytes, next, source, from);
@@ -85,7 +85,6 @@ export class CsvRows implements RowWriter {
               next = writeNumber(cell, to, next, view, from);
             }
         }
-        from += size;
       }
       to.setUint8(next++, COMMA);
     }

@@ -2,7 +2,7 @@
  * Rows as JSON objects, rendered from the bytes of PostgreSQL's binary rows without an object per row; and the envelope as
  * headers or Arrow metadata, for bodies that hold only rows.
  */
-import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import { CELL, type Cell, CellPlaces, type OutputBuffer, type RowShape, type RowWriter, sizeAt } from './cells.ts';
 import {
   maxStringBytes,
   readTimestamptzMs,
@@ -54,7 +54,7 @@ export class JsonRows implements RowWriter {
   readonly #prefixes: readonly Prefix[];
   readonly #fixedBytes: number;
   readonly #variable: boolean;
-  readonly #hidden: boolean;
+  readonly #places: CellPlaces;
   /** A list's opening bracket overwrites the comma before the first row, which saves a branch per row. */
   readonly #isList: boolean;
   readonly #closeBytes: number;
@@ -62,7 +62,8 @@ export class JsonRows implements RowWriter {
   #rows = 0;
   #hole = NO_HOLE;
 
-  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape, framing: JsonFraming) {
+  constructor(out: OutputBuffer, shape: RowShape, framing: JsonFraming) {
+    const { columns } = shape;
     this.#out = out;
     this.#framing = framing;
     this.#isList = framing.kind === 'list';
@@ -73,40 +74,40 @@ export class JsonRows implements RowWriter {
     );
     this.#variable = this.#cells.includes(CELL.text);
     this.#fixedBytes = this.#prefixes.reduce((sum, prefix) => sum + prefix.length + FIXED_CELL_BYTES, 8);
-    this.#hidden = hiddenFirst;
+    this.#places = new CellPlaces(shape);
   }
 
   get rows(): number {
     return this.#rows;
   }
 
-  /** Writes a row: `at` is the start of its cells, after the column count; `bytes` is their size. */
-  row(view: DataView, source: Buffer, at: number, bytes: number): void {
+  /** Writes a row: `at` is the start of its cells, after the column count; `length` is their size. */
+  row(view: DataView, source: Buffer, at: number, length: number): void {
     const out = this.#out;
-    out.reserve(this.#variable ? this.#fixedBytes + maxStringBytes(bytes) : this.#fixedBytes);
+    const places = this.#places.of(view, at, length);
+    out.reserve(this.#variable ? this.#fixedBytes + this.#places.mostShown * maxStringBytes(length) : this.#fixedBytes);
     const to = out.view;
     const start = out.at;
     const cells = this.#cells;
     let next = start;
-    let from = at;
-    if (this.#hidden) from += 4 + view.getInt32(from);
     for (let index = 0; index < cells.length; index++) {
-      const { words, length } = this.#prefixes[index];
+      const prefix = this.#prefixes[index];
+      const { words } = prefix;
       for (let word = 0; word < words.length; word++) to.setFloat64(next + word * 8, words[word], true);
-      next += length;
+      next += prefix.length;
       const cell = cells[index];
       if (cell === CELL.validTo) {
         this.#hole = next;
         next += TIMESTAMP_BYTES + 2;
         continue;
       }
-      const size = view.getInt32(from);
-      from += 4;
-      if (size < 0) {
+      const place = places[index];
+      if (place < 0) {
         to.setUint32(next, NULL_LE, true);
         next += 4;
         continue;
       }
+      const from = at + place;
       switch (cell) {
         case CELL.epochMs:
           next = this.#time(to, next, view.getInt32(from) * 4294967296 + view.getUint32(from + 4));
@@ -115,7 +116,7 @@ export class JsonRows implements RowWriter {
           next = this.#time(to, next, readTimestamptzMs(view, from));
           break;
         case CELL.text:
-          next = writeString(out.bytes, next, source, from, from + size);
+          next = writeString(out.bytes, next, source, from, from + sizeAt(view, from));
           break;
         case CELL.uuid:
           to.setUint8(next, QUOTE);
@@ -125,7 +126,6 @@ export class JsonRows implements RowWriter {
         default:
           next = writeNumber(cell, to, next, view, from);
       }
-      from += size;
     }
     to.setUint16(next, CLOSE_LF, true);
     if (this.#rows++ === 0 && this.#isList) to.setUint8(start, OPEN);

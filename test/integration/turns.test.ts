@@ -10,7 +10,7 @@ import {
 } from '../../serving/db/pg-connection.ts';
 import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
-import { createTestEnv, type TestEnv } from '../support/stack.ts';
+import { createTestEnv, execute, type TestEnv } from '../support/stack.ts';
 
 /** Some 100 ms of reading: many slices on any machine. */
 const ROWS = 1_000_000;
@@ -115,6 +115,31 @@ describe('a connection with a long read', () => {
     expect([await run('begin'), await run('select 1'), await run('commit')]).toEqual([['short'], [], ['ended']]);
     expect([await run('begin'), await run(million), await run('select 1')]).toEqual([['short'], ['long'], []]);
     connection.abandon();
+  });
+
+  test('that is held is read ahead to a bound, and passes its rows on when it is released', async () => {
+    const connection = await open(new FairScheduler());
+    const wide = `select n, repeat(n::text || '.', 100) from generate_series(1, ${ROWS / 10}) n`;
+    const seen: Buffer[] = [];
+    const sink: RowSink = {
+      row: (_, bytes, at, length) => void seen.push(Buffer.from(bytes.subarray(at, at + length))),
+    };
+    connection.hold();
+    const running = connection.run([{ statement: { text: wide }, sink }]);
+    await eventually(async () => {
+      const { rows } = await execute(
+        env.databaseUrl,
+        `select wait_event from pg_stat_activity where pid = ${connection.processId}`,
+      );
+      return rows[0].wait_event === 'ClientWrite';
+    }, 'the backend waits');
+    expect(seen).toHaveLength(0);
+    connection.release();
+    await running;
+    expect(seen).toHaveLength(ROWS / 10);
+    const textOf = (cells: Buffer) => cells.subarray(8 + cells.readInt32BE(0)).toString();
+    expect(seen.every((cells, index) => textOf(cells) === `${index + 1}.`.repeat(100))).toBe(true);
+    connection.end();
   });
 
   test('serves the next statement after one that ended', async () => {

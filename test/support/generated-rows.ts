@@ -159,20 +159,33 @@ const KINDS: readonly { readonly dtype: Dtype; readonly pg: PgType; readonly of:
   },
 ];
 
-/** Any columns, nullable or not; with or without an end of validity that the next row tells. */
+/**
+ * Any columns, nullable or not, of which some show a cell of an earlier one again; with or without an end of validity that the
+ * next row tells.
+ */
 export const generatedRows: fc.Arbitrary<GeneratedRows> = fc
   .tuple(
-    fc.array(fc.tuple(fc.constantFrom(...KINDS), fc.boolean()), { minLength: 1, maxLength: 12 }),
+    fc.array(fc.tuple(fc.constantFrom(...KINDS), fc.boolean()), { minLength: 1, maxLength: 8 }),
+    fc.array(fc.tuple(fc.nat(7), fc.nat(11)), { maxLength: 4 }),
     fc.option(fc.nat(11), { nil: undefined }),
   )
-  .chain(([kinds, validAt]) => {
-    const columns = kinds.map(
-      ([{ dtype, pg }, nullable], index): Column => ({
-        field: { name: `c${index}`, dtype, pg, nullable, doc: '', sql: '', columns: [] },
-        cell: cellOf({ name: '', dtype, pg }),
-      }),
-    );
+  .chain(([kinds, repeats, validAt]) => {
     const hiddenFirst = validAt !== undefined;
+    const columnOf = ([{ dtype, pg }, nullable]: (typeof kinds)[number]): Column => ({
+      field: { name: '', dtype, pg, nullable, doc: '', sql: '', columns: [] },
+      cell: cellOf({ name: '', dtype, pg }),
+    });
+    const own = kinds.map(columnOf);
+    const columns = [...own];
+    for (const [cell, place] of repeats) {
+      const at = cell % kinds.length;
+      const after = columns.indexOf(own[at]) + 1;
+      const again = { ...columnOf(kinds[at]), again: at + Number(hiddenFirst) };
+      columns.splice(after + (place % (columns.length - after + 1)), 0, again);
+    }
+    columns.forEach((column, index) => {
+      columns[index] = { ...column, field: { ...column.field, name: `c${index}` } };
+    });
     if (hiddenFirst) columns.splice(Math.min(validAt, columns.length), 0, VALID_TO);
     const cells = fc.tuple(...kinds.map(([{ of }, nullable]) => (nullable ? fc.option(of, { freq: 3 }) : of)));
     const row = fc.record({ cells, fromMs: instants, toMs: instants });
@@ -199,10 +212,12 @@ const VALID_TO: Column = {
 /** The rows as every representation must give them back. */
 export const expectedTexts = ({ shape, rows }: GeneratedRows): (string | null)[][] =>
   rows.map(({ cells, toMs }) => {
-    const texts = cells.map((cell) => cell?.text ?? null);
-    const validAt = shape.columns.indexOf(VALID_TO);
-    if (validAt >= 0) texts.splice(validAt, 0, new Date(toMs).toISOString());
-    return texts;
+    let next = 0;
+    return shape.columns.map((column) => {
+      if (column === VALID_TO) return new Date(toMs).toISOString();
+      const at = column.again === undefined ? next++ : column.again - Number(shape.hiddenFirst);
+      return cells[at]?.text ?? null;
+    });
   });
 
 /** The body the representation makes of them. */

@@ -4,7 +4,7 @@ import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import type { PgConnection, RowSink } from '../../db/pg-connection.ts';
+import type { RowSink } from '../../db/pg-connection.ts';
 import type { Column, RowWriter } from '../../render/cells.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
 import { askedDays } from '../klines/sources.ts';
@@ -26,6 +26,7 @@ import { OptimisticRows, ProbeCache } from './optimistic-read.ts';
 import { planRead } from './plan-read.ts';
 import { ReadDeadline, type TimeBudget } from './read-deadline.ts';
 import { RecountRequests } from './recount-requests.ts';
+import { RowStreams, SecondConnection } from './row-streams.ts';
 import { reachOf, silenceWarnings } from './silences.ts';
 import { unitWarnings } from './unit-changes.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule, qualityWarnings } from './warnings.ts';
@@ -101,6 +102,8 @@ export interface ReadCall {
   readonly admit: ((session: Session) => Promise<void>) | undefined;
   /** Whether a proved window without rows is an answer. */
   readonly mayBeEmpty?: boolean;
+  /** Whether nobody else reads, so that the read may take a second connection. Undefined: it takes none. */
+  readonly isAlone?: () => boolean;
   /** Inspects the snapshot of the rows further, before the first row. @returns the plan to execute. */
   inspect?(live: LiveContext, plan: ReadPlan): Promise<ReadPlan>;
   /** Creates the writer; called once, before the first row. */
@@ -115,7 +118,7 @@ export class Answer {
   #lookahead: ValidityLookahead | undefined;
   #counter: SourceRowCounter | undefined;
   #plan: ReadPlan | undefined;
-  #flow: ConnectionFlow | undefined;
+  #flow: RowFlow | undefined;
   #warnings: readonly Warning[] = [];
   #whyNone = '';
 
@@ -126,12 +129,12 @@ export class Answer {
   }
 
   /** @returns the sink of the plan's rows. @throws StrictRefusal, ReadFault before anything is written. */
-  start(context: PlanContext, plan: ReadPlan, connection: PgConnection, quality: readonly Warning[] = []): RowSink {
+  start(context: PlanContext, plan: ReadPlan, flow: Flow, quality: readonly Warning[] = []): RowSink {
     const { relation, snapshot } = context;
     const { warnings, freshness } = this.#evaluate(context, plan, quality);
     const hiddenFirst = relation.hidden !== undefined;
     this.#plan = plan;
-    this.#flow = new ConnectionFlow(connection);
+    this.#flow = new RowFlow(flow);
     this.#writer = this.#call.open(
       {
         warnings,
@@ -237,24 +240,24 @@ function provedExtent(dataset: DatasetDefinition, { extent, sources }: Coverage)
 }
 
 /** Ignores a receiver that asks for more after the last row: the connection may already serve another read. */
-class ConnectionFlow implements Flow {
-  #connection: PgConnection | undefined;
+class RowFlow implements Flow {
+  #flow: Flow | undefined;
 
-  constructor(connection: PgConnection) {
-    this.#connection = connection;
+  constructor(flow: Flow) {
+    this.#flow = flow;
   }
 
   pause(): void {
-    this.#connection?.pause();
+    this.#flow?.pause();
   }
 
   resume(): void {
-    this.#connection?.resume();
+    this.#flow?.resume();
   }
 
   end(): void {
-    this.#connection?.resume();
-    this.#connection = undefined;
+    this.#flow?.resume();
+    this.#flow = undefined;
   }
 }
 
@@ -269,8 +272,10 @@ export class Reader {
   readonly #snapshots: Snapshots;
   readonly #probes = new ProbeCache();
   readonly #recounts: RecountRequests;
+  readonly #second: SecondConnection;
 
   constructor(options: ReaderOptions) {
+    this.#second = new SecondConnection(options.pool);
     this.#options = options;
     this.#snapshots = new Snapshots(options);
     this.#recounts = new RecountRequests(options.pool, options.log);
@@ -291,6 +296,7 @@ export class Reader {
   async #readAfterProbe(call: ReadCall, deadline: ReadDeadline): Promise<number> {
     const { request } = call;
     const { connection, probe } = await this.#snapshots.begin(() => probeFor(request), call.token, deadline);
+    let rows: RowStreams | undefined;
     try {
       const session = new Session(connection);
       await call.admit?.(session);
@@ -306,20 +312,28 @@ export class Reader {
         ...(await silenceWarnings(live, reachOf(context, plan))),
       ];
       const answer = new Answer(call, this.#options, deadline);
-      const sink = answer.start(context, plan, connection, quality);
+      const { oids } = context.relation;
+      // A connection of the caller's own stays the only one.
+      const isAlone = call.token === undefined ? call.isAlone : undefined;
+      rows = new RowStreams({ first: connection, second: this.#second, owner: deadline, isAlone, oids });
+      const sink = answer.start(context, plan, rows, quality);
       for await (const statement of plan.statements) {
         const before = answer.found;
         if (statement instanceof KeptRows) {
           await statement.giveTo(sink);
           continue;
         }
-        await session.stream(statement, context.relation.oids, sink);
-        answer.check(statement.count, answer.found - before);
+        await rows.read(statement, sink);
+        const found = answer.found - before;
+        answer.check(statement.count, found);
+        if (statement.stretchable) this.#second.note(statement.stretchable, found);
       }
-      const rows = answer.finish();
+      const count = answer.finish();
+      rows.end();
       this.#snapshots.end(connection, call.token);
-      return rows;
+      return count;
     } catch (error) {
+      rows?.discard();
       this.#snapshots.discard(connection);
       throw error;
     }

@@ -9,6 +9,7 @@ import { gatheredOf } from '../plan/gathered.ts';
 import { withGranules } from '../plan/granules.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
+import { stretchable } from '../plan/stretches.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
@@ -20,7 +21,8 @@ export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStat
   const { relation, searched } = context;
   for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, searched)))) {
     const params = new Params();
-    yield { text: relation.select(slice, params), params: params.list, count: slice.count };
+    const text = relation.select(slice, params);
+    yield { text, params: params.list, count: slice.count, stretchable: stretchable(context, slice) };
   }
 }
 

@@ -15,11 +15,11 @@ export class ReadDeadline implements Disposable {
   readonly #signal: AbortSignal;
   readonly #budget: TimeBudget;
   #timer: NodeJS.Timeout;
-  #connection: PgConnection | undefined;
+  readonly #connections = new Set<PgConnection>();
   #writer: RowWriter | undefined;
   #rowsSeen = 0;
   #timedOut = false;
-  readonly #onAbort = () => this.#connection?.abandon();
+  readonly #onAbort = () => this.#abandon();
 
   constructor(signal: AbortSignal, budget: TimeBudget) {
     this.#signal = signal;
@@ -31,23 +31,32 @@ export class ReadDeadline implements Disposable {
   /** Extends the deadline if rows arrived since the last check, or while the receiver holds the database back. */
   #check(): void {
     const rows = this.#writer?.rows ?? 0;
-    if (rows > this.#rowsSeen || this.#connection?.isPaused) {
+    if (rows > this.#rowsSeen || [...this.#connections].some(({ isPaused }) => isPaused)) {
       this.#rowsSeen = rows;
       this.#timer = setTimeout(() => this.#check(), this.#budget.nextRowMs);
       return;
     }
     this.#timedOut = true;
-    this.#connection?.abandon();
+    this.#abandon();
+  }
+
+  #abandon(): void {
+    for (const connection of this.#connections) connection.abandon();
   }
 
   get hasFired(): boolean {
     return this.#timedOut || this.#signal.aborted;
   }
 
-  /** Sets the connection that the deadline closes. */
+  /** Adds a connection that the deadline closes. */
   own(connection: PgConnection): void {
-    this.#connection = connection;
+    this.#connections.add(connection);
     if (this.hasFired) connection.abandon();
+  }
+
+  /** Leaves alone a connection that the read no longer uses. */
+  disown(connection: PgConnection): void {
+    this.#connections.delete(connection);
   }
 
   /** Sets the writer whose rows the deadline waits for. */

@@ -80,6 +80,8 @@ export class KlineRelation implements Rows<KlineSlice> {
   readonly #time: Field;
   /** Whether each kline is preceded by the number of rows that it aggregates. */
   readonly #isCounted: boolean;
+  /** SQL of the cells of an answer. */
+  readonly #cells: readonly string[];
 
   /** @param more other columns than those of klines, and the filters on the rows that they are made of. */
   constructor(
@@ -94,6 +96,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     this.#columns = columns;
     this.#sizeMs = sizeMs;
     this.#isCounted = context.relation.hidden === 'rows';
+    this.#cells = context.relation.cells;
     this.#rows = new Relation({ ...request, fields: [], filters: rowFilters }, context);
     this.#seconds = new Relation({ ...request, mode: 'aligned_1s', fields: [], filters: [] }, context);
     this.#time = fields.find((field) => field.name === order[0])!;
@@ -128,7 +131,7 @@ export class KlineRelation implements Rows<KlineSlice> {
   /** The klines of several slices, in order. No bucket may lie in two of them. */
   selectAll(slices: readonly KlineSlice[], params: Params, where?: string): string {
     const hidden = this.#isCounted ? [`t.${KLINE_ROWS}`] : [];
-    const outputs = [...hidden, ...this.#request.fields.map((field) => field.sql)].join(', ');
+    const outputs = [...hidden, ...this.#cells].join(', ');
     const names = [...this.#request.fields, ...this.#filtered].map((field) => field.name);
     return `select ${outputs} ${this.#from(slices, params, names, where)} order by ${this.order()}`;
   }

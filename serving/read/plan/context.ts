@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { FirstRow, Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
+import type { FirstRow, Part, RowCount, Searched, SeriesRow, Stretchable } from '../read-model.ts';
 import {
   admittedBy,
   boundsOf,
@@ -19,7 +19,11 @@ import { Relation } from '../sql/relation.ts';
 import type { KeptRows } from './kept-rows.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
-export type CountedStatement = Statement & { readonly count?: RowCount };
+export type CountedStatement = Statement & {
+  readonly count?: RowCount;
+  /** How its rows may be read by several statements; absent where only this one yields them. */
+  readonly stretchable?: Stretchable;
+};
 
 export interface ReadPlan {
   /** The unproved stretches that the answer spans. */

@@ -295,6 +295,14 @@ export class Session {
     await this.#connection.run([{ statement: BEGIN }, ...probe.steps]);
   }
 
+  /** Opens a transaction in the snapshot of another one. @param snapshot what pg_export_snapshot gave there */
+  async join(snapshot: string): Promise<void> {
+    await this.#connection.run([
+      { statement: BEGIN },
+      { statement: { text: `set transaction snapshot '${snapshot}'` } },
+    ]);
+  }
+
   /** Runs a whole transaction in one message: the probe, and a statement that assumes the probe's result. */
   async all(probe: CoverageProbe, statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
     await this.#connection.run([...probe.steps, { statement, oids, sink }]);

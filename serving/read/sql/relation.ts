@@ -94,6 +94,8 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
 /** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
 const STRETCH_NUMBER = 's.number';
+/** The time of aligned rows, as their fields have it. */
+const ALIGNED_AT = 't.aligned_at_utc';
 /** The columns of computed validity. No table has them: only these statements create them. */
 const VALID_FROM = 'valid_from';
 const VALID_TO = 'valid_to';
@@ -141,6 +143,8 @@ export class Relation {
   readonly isState: boolean;
   /** The columns of the answer. */
   readonly columns: readonly Column[];
+  /** SQL of the result's columns after a hidden one. A value that several columns of the answer show is sent once. */
+  readonly cells: readonly string[];
   /** The type OIDs of the result's columns. */
   readonly oids: readonly number[];
   readonly #request: ReadRequest;
@@ -171,14 +175,23 @@ export class Relation {
     const complete = this.isSingleSeries && filters.length === 0 && window.kind !== 'random' && !isWhole(window);
     this.validity = !asked ? 'none' : complete ? 'lookahead' : 'computed';
     const lookahead = this.validity === 'lookahead';
-    this.columns = fields.map((field) => ({
-      field,
-      cell: lookahead && isComputed(field, 'to') ? CELL.validTo : cellOf(field),
-    }));
     const isCounted = klineMs !== undefined && filters.length === 0 && dataset.partition.kind === 'file_day';
     this.hidden = lookahead ? 'time' : isCounted ? 'rows' : undefined;
-    const hidden = { time: [OID.timestamptz], rows: [OID.int8], none: [] }[this.hidden ?? 'none'];
-    this.oids = [...hidden, ...this.#cellFields().map((field) => OID[field.pg])];
+    const time = { sql: ALIGNED_AT, oid: OID.timestamptz };
+    const rows = { sql: '', oid: OID.int8 };
+    const sent: { readonly sql: string; readonly oid: number }[] =
+      this.hidden === undefined ? [] : [this.hidden === 'time' ? time : rows];
+    const hidden = sent.length;
+    this.columns = fields.map((field) => {
+      if (lookahead && isComputed(field, 'to')) return { field, cell: CELL.validTo };
+      const [sql, oid, cell] = [this.#outputOf(field), OID[field.pg], cellOf(field)];
+      const again = sent.findIndex((one) => one.sql === sql && one.oid === oid);
+      if (again >= 0) return { field, cell, again };
+      sent.push({ sql, oid });
+      return { field, cell };
+    });
+    this.oids = sent.map(({ oid }) => oid);
+    this.cells = sent.slice(hidden).map(({ sql }) => sql);
   }
 
   /** Whether the field is the time column: filters on it narrow the slices. */
@@ -416,18 +429,14 @@ export class Relation {
     return `${alias}.dataset_id = ${dataset}${id === undefined ? '' : ` and ${alias}.series_id = ${id}`}`;
   }
 
-  #cellFields(): Field[] {
-    return this.columns.filter((column) => column.cell !== CELL.validTo).map((column) => column.field);
+  #outputs(): string {
+    return [...(this.hidden === 'time' ? [ALIGNED_AT] : []), ...this.cells].join(', ');
   }
 
-  #outputs(): string {
-    const hidden = this.validity === 'lookahead' ? [this.#timeOf(ROWS)] : [];
+  #outputOf(field: Field): string {
     // `valid_from` is a column only where the inner query creates one.
     const isColumn = this.validity === 'computed' || !this.isSingleSeries;
-    const cells = this.#cellFields().map((field) =>
-      isComputed(field, 'from') && !isColumn ? this.#validFrom() : field.sql,
-    );
-    return [...hidden, ...cells].join(', ');
+    return isComputed(field, 'from') && !isColumn ? this.#validFrom() : field.sql;
   }
 
   /** The stored columns that the answer, its filters, its order and its validity need. */
@@ -449,7 +458,7 @@ export class Relation {
   /** A state from before the window is valid from the window's start. */
   #validFrom(): string {
     const { startMs: start } = this.#facts;
-    return start === undefined ? 't.aligned_at_utc' : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
+    return start === undefined ? ALIGNED_AT : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
   }
 
   /** A row is valid until the next row of its series, the end of what is proved, or the end of the window. */

@@ -1,0 +1,179 @@
+/** Long reads take a second connection while nobody else reads: the answer is the same, and a fault of either ends it. */
+import type { IncomingMessage } from 'node:http';
+import { text } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { DATASET, DAY_MS, type DayOfTrades, loadDays, randomDay } from '../support/load-rows.ts';
+import { eventually, type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+
+/** More than sockets and bodies buffer, in many stretches. */
+const ROWS = 100_000;
+const FIRST_MS = Date.parse('2024-05-01');
+const ALL = { sources: [DATASET] };
+const CSV = { headers: { Accept: 'text/csv' } };
+
+let env: TestEnv;
+let days: readonly DayOfTrades[];
+beforeAll(async () => {
+  env = await createMigratedEnv();
+  // Half of the rows lie in a hundredth of the day: many have the same millisecond, wherever a cut lies.
+  days = [randomDay('2024-05-01', ROWS, 1, 3), randomDay('2024-05-02', ROWS / 4, ROWS + 1, 4)];
+  await loadDays(env.databaseUrl, days, { rowsPerFrame: 1000 });
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+const serve = () => startServing({ databaseUrl: env.databaseUrl });
+
+/** A service whose second connection is open: the first read that wants one may end before it is. */
+async function serveWithTwo(): Promise<Serving> {
+  const serving = await serve();
+  await csv(serving, FIRST_MS, FIRST_MS + DAY_MS);
+  await eventually(async () => (await backends()).length === 2, 'the second connection is open');
+  return serving;
+}
+
+interface Backend {
+  readonly pid: number;
+  readonly state: string;
+}
+
+/** The service's backends, the oldest first. */
+async function backends(): Promise<readonly Backend[]> {
+  const { rows } = await execute(
+    env.databaseUrl,
+    `select pid, state from pg_stat_activity where application_name = 'tidemark serving'
+     and datname = current_database() order by backend_start`,
+  );
+  return rows;
+}
+
+/** When the last statement of each backend began. */
+async function lastStatements(): Promise<readonly string[]> {
+  const { rows } = await execute(
+    env.databaseUrl,
+    `select query_start::text as at from pg_stat_activity where application_name = 'tidemark serving'
+     and datname = current_database() order by backend_start`,
+  );
+  return rows.map(({ at }) => at);
+}
+
+const isFree =
+  ({ app }: Serving) =>
+  async () =>
+    app.limiters.plain.load.running + app.limiters.plain.load.parked === 0 &&
+    (await backends()).every(({ state }) => state === 'idle');
+
+const csvOf = (fromMs: number, toMs: number) =>
+  [
+    'trade_id,timestamp,price,quantity,quote_quantity,is_buyer_maker,is_best_match,datetime',
+    ...days
+      .flatMap(({ trades }) => trades)
+      .filter(({ timestamp }) => timestamp >= fromMs && timestamp < toMs)
+      .map(
+        (row) =>
+          `${row.trade_id},${row.timestamp},${row.price},${row.quantity},${row.quote_quantity},${row.is_buyer_maker},${row.is_best_match},${new Date(row.timestamp).toISOString()}`,
+      ),
+    '',
+  ].join('\n');
+
+const requestOf = (fromMs: number, toMs: number) => ({
+  ...CSV,
+  body: JSON.stringify({ ...ALL, time_range: [new Date(fromMs).toISOString(), new Date(toMs).toISOString()] }),
+});
+
+async function csv(serving: Serving, fromMs: number, toMs: number): Promise<string> {
+  const response = await serving.open(requestOf(fromMs, toMs));
+  expect(response.statusCode).toBe(200);
+  return await text(response);
+}
+
+const WINDOWS = {
+  'a whole day': [0, DAY_MS],
+  'part of a day': [123_457, 0.9 * DAY_MS],
+  'a crowd of trades': [0, DAY_MS / 100],
+  'two days, the first in part': [777, 2 * DAY_MS],
+} as const;
+
+describe('a long read that is alone', () => {
+  let serving: Serving;
+  beforeAll(async () => {
+    serving = await serveWithTwo();
+  });
+  afterAll(() => serving[Symbol.asyncDispose]());
+
+  test.each(Object.entries(WINDOWS))('takes two connections for %s, and has the rows in order', async (_, window) => {
+    const [fromMs, toMs] = window.map((ms) => FIRST_MS + ms);
+    // Trades are far denser here than there: the first read tells the service.
+    await csv(serving, fromMs, toMs);
+    const before = await lastStatements();
+    const body = await csv(serving, fromMs, toMs);
+    // Not `toBe` alone: the difference of two such texts would be printed.
+    expect(body === csvOf(fromMs, toMs)).toBe(true);
+    const after = await lastStatements();
+    expect(after.filter((at, index) => at !== before[index])).toHaveLength(2);
+  });
+});
+
+test('a short read takes one connection, also after long ones of its dataset', async () => {
+  await using serving = await serve();
+  for (let i = 0; i < 2; i++) {
+    const body = await csv(serving, FIRST_MS + DAY_MS / 2, FIRST_MS + 0.55 * DAY_MS);
+    expect(body === csvOf(FIRST_MS + DAY_MS / 2, FIRST_MS + 0.55 * DAY_MS)).toBe(true);
+    expect(await backends()).toHaveLength(1);
+  }
+});
+
+test('beside another read a long one takes one connection', async () => {
+  await using serving = await serve();
+  const other = await serving.app.limiters.aligned.acquire(new AbortController().signal);
+  expect((await csv(serving, FIRST_MS, FIRST_MS + DAY_MS)) === csvOf(FIRST_MS, FIRST_MS + DAY_MS)).toBe(true);
+  expect(await backends()).toHaveLength(1);
+  other.release();
+});
+
+/** The bytes of an answer, or the code of the error it broke with. */
+const outcomeOf = (response: IncomingMessage) =>
+  text(response).then(
+    () => 'whole',
+    (error: NodeJS.ErrnoException) => error.code,
+  );
+
+describe('of a read with two connections', () => {
+  /** An answer that nobody takes: both connections wait. */
+  async function untaken(serving: Serving): Promise<{ response: IncomingMessage; pids: readonly number[] }> {
+    // The buffers of a Unix socket are small.
+    const response = await serving.open({ ...requestOf(FIRST_MS, FIRST_MS + DAY_MS), unix: true });
+    let pids: readonly number[] = [];
+    await eventually(async () => {
+      const busy = (await backends()).filter(({ state }) => state !== 'idle');
+      pids = busy.map(({ pid }) => pid);
+      return pids.length === 2;
+    }, 'two connections read');
+    return { response, pids };
+  }
+
+  test.each([0, 1])('the loss of number %i breaks the answer off and ends the other', async (index) => {
+    await using serving = await serveWithTwo();
+    const { response, pids } = await untaken(serving);
+    await execute(env.databaseUrl, `select pg_terminate_backend(${pids[index]}, 10000)`);
+    expect(await outcomeOf(response)).toBe('ECONNRESET');
+    await eventually(isFree(serving), 'everything is free');
+    expect((await backends()).map(({ pid }) => pid)).not.toEqual(expect.arrayContaining([...pids]));
+    expect(await csv(serving, FIRST_MS, FIRST_MS + 1000)).toBe(csvOf(FIRST_MS, FIRST_MS + 1000));
+  });
+
+  test('both end when the client goes', async () => {
+    await using serving = await serveWithTwo();
+    const { response } = await untaken(serving);
+    response.destroy();
+    await eventually(isFree(serving), 'everything is free');
+  });
+
+  test('rows are counted: one that is lost in any stretch breaks the answer off', async () => {
+    await using serving = await serveWithTwo();
+    await execute(env.databaseUrl, `delete from ${DATASET} where trade_id = ${Math.floor(ROWS * 0.7)}`);
+    const response = await serving.open(requestOf(FIRST_MS, FIRST_MS + DAY_MS));
+    expect(await outcomeOf(response)).toBe('ECONNRESET');
+    await eventually(isFree(serving), 'everything is free');
+  });
+});
