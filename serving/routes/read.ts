@@ -187,10 +187,17 @@ async function answer(
     dataset: request.dataset,
     envelope: (facts: ReadFacts) => spec.envelope(request, grant, facts),
     async read(open, signal) {
-      return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open }) };
+      const isAlone = () => isOnlyOne([deps.plainLimiter, deps.alignedLimiter]);
+      return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open, isAlone }) };
     },
     problem: (error) => toProblem(error, spec.prefix),
   });
+}
+
+/** Whether one read runs and none waits. */
+function isOnlyOne(limiters: readonly ConcurrencyLimiter[]): boolean {
+  const loads = limiters.map(({ load }) => load);
+  return loads.every(({ waiting }) => waiting === 0) && loads.reduce((sum, { running }) => sum + running, 0) === 1;
 }
 
 /** An answer with rows, as its route makes it. */
