@@ -315,9 +315,11 @@ export class Relation {
   #ofStretches(stretches: readonly Range[], tests: readonly string[], params: Params): string {
     assert(this.validity === 'none' && this.#time.pg === 'int8', 'stretches are of native rows without validity');
     const ends = (['from', 'to'] as const).map((end) => params.add(array(stretches.map((one) => int8(one[end])))));
+    // Each column that is named is unpacked where the rows lie in columns.
+    const columns = new Set([...this.#storedColumns(), this.#timeOf(ROWS)]);
     const within = `${this.#timeOf(ROWS)} >= s.from_ms and ${this.#timeOf(ROWS)} < s.to_ms`;
     return `from unnest(${ends.join(', ')}) with ordinality s (from_ms, to_ms, number),
-      lateral (select * from ${this.#table} t where ${[within, ...tests].join(' and ')} offset 0) t`;
+      lateral (select ${[...columns].join(', ')} from ${this.#table} t where ${[within, ...tests].join(' and ')} offset 0) t`;
   }
 
   /** The rows at the places that pass the tests. "offset 0" keeps the planner from another order than a search of the index for each. */
