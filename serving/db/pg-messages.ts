@@ -104,6 +104,8 @@ export interface Statement {
   readonly params?: readonly Param[];
   /** Whether the connection prepares the statement. For the few texts that recur often. */
   readonly prepared?: boolean;
+  /** The statement may read rows in any order and sort them, with so many parallel workers; undefined where it must not. */
+  readonly sorted?: { readonly workers: number };
 }
 
 export const FROM_SERVER = {

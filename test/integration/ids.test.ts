@@ -1,4 +1,4 @@
-/** Ids that lead to their rows, and samples by rank: contiguous ids, ids with gaps, another instrument, ids that begin anew every day. */
+/** Granules: ids that lead to their rows, samples by rank, and bands of prices, of contiguous ids, ids with gaps, another instrument, ids that begin anew every day. */
 import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -172,6 +172,27 @@ describe.each(CASES)('$key $instrument', (one) => {
         expect(rowsOf(await ask(one, { n_random, random_seed }))).toEqual(rows.filter((row) => drawn.has(row)));
       }),
       { numRuns: runs(20) },
+    );
+  });
+
+  // Prices wander, so that few granules of the third day hold those of a narrow band.
+  test('the rows of a band of prices are those that pass, whatever granules are left out', async () => {
+    const rows = stored.get(one)!;
+    const lasting = { time_range: [`${DAYS[2]}T00:00:00Z`, `${DAYS[2]}T23:59:59.999Z`] };
+    const [from, to] = lasting.time_range.map(Date.parse);
+    const windows = fc.constantFrom<Json>(lasting, lasting, {}, { n_rows: 3 }, { n_rows: 1000 });
+    await fc.assert(
+      fc.asyncProperty(fc.nat(1999), fc.nat(20), windows, async (at, width, body) => {
+        const { price } = rows[4000 + at];
+        const clauses: Clause[] = [
+          { field: 'price', op: 'gte', value: price },
+          { field: 'price', op: 'lte', value: price * (1 + width / 1e5) },
+        ];
+        const inWindow = body.time_range ? rows.filter(({ timestamp }) => from <= timestamp && timestamp < to) : rows;
+        const expected = passing(inWindow, clauses).slice(body.n_rows === undefined ? 0 : -body.n_rows);
+        expect(rowsOf(await ask(one, { ...body, filters: clauses }))).toEqual(expected);
+      }),
+      { numRuns: runs(240) },
     );
   });
 

@@ -102,7 +102,7 @@ export interface ReadCall {
   readonly admit: ((session: Session) => Promise<void>) | undefined;
   /** Whether a proved window without rows is an answer. */
   readonly mayBeEmpty?: boolean;
-  /** Whether nobody else reads, so that the read may take a second connection. Undefined: it takes none. */
+  /** Whether nobody else reads, so that the read may use more of the machine. Undefined: others may. */
   readonly isAlone?: () => boolean;
   /** Inspects the snapshot of the rows further, before the first row. @returns the plan to execute. */
   inspect?(live: LiveContext, plan: ReadPlan): Promise<ReadPlan>;
@@ -303,7 +303,7 @@ export class Reader {
       const context = contextOf(request, this.#note(request, probe));
       const { violation } = context.snapshot;
       if (violation !== undefined) throw new ContractViolation(call.request.dataset, violation);
-      const live = { ...context, session };
+      const live = { ...context, session, isAlone: call.isAlone };
       const planned = await planRead(live);
       const plan = (await call.inspect?.(live, planned)) ?? planned;
       const quality = [

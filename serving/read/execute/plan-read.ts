@@ -9,6 +9,7 @@ import { gatheredOf } from '../plan/gathered.ts';
 import { withGranules } from '../plan/granules.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
+import { maySort, SORTED_CHUNKS, sortedBy } from '../plan/sorted.ts';
 import { stretchable } from '../plan/stretches.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
@@ -19,10 +20,16 @@ import { boundsOf, gapsWithin } from '../snapshot/proved-runs.ts';
 /** All rows of the window, slice by slice. */
 export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
   const { relation, searched } = context;
-  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, searched)))) {
+  const maybeSorted = maySort(context);
+  const slices = maybeSorted
+    ? slicesOf(searched, relation.chunkMs, SORTED_CHUNKS)
+    : await countedSlices(context, searched);
+  for await (const slice of withGranules(context, withBoundaryRows(context, slices))) {
     const params = new Params();
+    const sorted = maybeSorted ? await sortedBy(context, slice) : undefined;
     const text = relation.select(slice, params);
-    yield { text, params: params.list, count: slice.count, stretchable: stretchable(context, slice) };
+    const more = sorted ? { sorted } : { stretchable: stretchable(context, slice) };
+    yield { text, params: params.list, count: slice.count, ...more };
   }
 }
 
@@ -70,7 +77,9 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
   const whole = await narrowed(live);
   const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
   const plan = await planWindow(
-    left ? { ...whole, searched: gatheredOf(whole, left.parts, left.searched.rows) } : whole,
+    left
+      ? { ...whole, searched: gatheredOf(whole, left.parts, left.searched.rows), rowsSearched: left.searched.rows }
+      : whole,
   );
   return { ...plan, searched: left?.searched, left: left?.parts };
 }

@@ -16,10 +16,10 @@ import { type LiveContext, type PlanContext, withParts } from './context.ts';
 export const MAX_CHUNKS = 32;
 
 /** Ascending slices, cut at chunk boundaries. */
-export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Slice> {
+export function* slicesOf(parts: readonly Part[], chunkMs: number, chunks = MAX_CHUNKS): Generator<Slice> {
   for (const part of parts) {
     for (let from = part.from; from < part.to; ) {
-      const to = Math.min(part.to, (Math.floor(from / chunkMs) + MAX_CHUNKS) * chunkMs);
+      const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
       const slice = sliceOf(part, from, to);
       if (slice) yield slice;
       from = to;

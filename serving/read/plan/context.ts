@@ -75,7 +75,13 @@ export interface PlanContext {
 }
 
 /** The context of plans that query the snapshot. */
-export type LiveContext = PlanContext & { readonly session: Session };
+export type LiveContext = PlanContext & {
+  readonly session: Session;
+  /** Whether nobody else reads. Undefined: others may. */
+  readonly isAlone?: () => boolean;
+  /** With filters: the rows of what is searched. */
+  readonly rowsSearched?: number;
+};
 
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {
   const coverage = admittedBy(snapshot.coverage, request.filters);

@@ -283,6 +283,11 @@ function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode, kind: P
   };
 }
 
+/** Settings of the transaction, which the connection's forbid. */
+const sortsBy = (sort: 'on' | 'off', workers: number): Statement => ({
+  text: `select set_config('enable_sort', '${sort}', true), set_config('max_parallel_workers_per_gather', '${workers}', true)`,
+});
+
 export class Session {
   readonly #connection: PgConnection;
 
@@ -322,7 +327,10 @@ export class Session {
 
   /** A result of any size, in binary. */
   async stream(statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
-    await this.#connection.run([{ statement, oids, sink }]);
+    const { sorted } = statement;
+    if (!sorted) return await this.#connection.run([{ statement, oids, sink }]);
+    const [allowed, forbidden] = [sortsBy('on', sorted.workers), sortsBy('off', 0)];
+    await this.#connection.run([{ statement: allowed }, { statement, oids, sink }, { statement: forbidden }]);
   }
 
   async commit(): Promise<void> {
