@@ -44,7 +44,12 @@ def clickhouse_at(place):
     import chdb
 
     db = chdb.connect(place)
-    db.query("set output_format_json_quote_64bit_integers = 0, output_format_arrow_compression_method = 'none', schema_inference_make_columns_nullable = 0")
+    for setting in (
+        "output_format_json_quote_64bit_integers = 0",
+        "output_format_arrow_compression_method = 'none'",
+        "schema_inference_make_columns_nullable = 0",
+    ):
+        db.query(f"set {setting}")
     forms = {"json": "JSON", "csv": "CSVWithNames", "arrow": "ArrowStream"}
 
     def run(sql, form):
