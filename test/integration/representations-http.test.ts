@@ -19,7 +19,12 @@ import { API_KEY, eventually, type Serving, startServing } from '../support/serv
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
 const SMALL = { sources: [DATASET], time_range: ['2024-05-01T00:00:00Z', '2024-05-02T00:00:00Z'] };
-const LARGE = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-04T00:00:00Z'] };
+/** With a filter that all rows pass, so that one statement reads them: of two connections the sockets hold all that is read ahead. */
+const LARGE = {
+  sources: [DATASET],
+  time_range: ['2024-05-03T00:00:00Z', '2024-05-04T00:00:00Z'],
+  filters: [{ field: 'price', op: 'gt', value: 0 }],
+};
 /** Enough to be streamed. */
 const MEDIUM = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-03T02:24:00Z'] };
 const SMALL_ROWS = 500;
@@ -149,7 +154,7 @@ const SOME_FORMS = FORMS.filter(
     mediaType === ARROW || coding === ['identity', 'zstd', 'gzip'][Math.floor(index / 3)],
 );
 
-const TAKES_LONG = { sources: [DATASET], time_range: ['2024-05-04T00:00:00Z', '2024-05-05T00:00:00Z'] };
+const TAKES_LONG = { ...LARGE, time_range: ['2024-05-04T00:00:00Z', '2024-05-05T00:00:00Z'] };
 /**
  * Of some 72 bytes each on their way from the database. The kernel holds 4 MB of them where they are sent, and more where they are
  * received the busier the machine is: 0.5 MB when idle, 2 MB beside four busy loops, at most what net.ipv4.tcp_rmem allows, such
