@@ -177,9 +177,10 @@ version of pg that package-lock.json has: npm ci`,
 }
 
 /**
- * The session settings. Reads take rows from indexes in order of time: to sort a whole chunk before the first row is mostly
- * not the better plan, least of all for chunks without statistics. A read uses one backend, so that the limiters bound the load of
- * the machine. A statement that few rows pass may have both for itself (`Statement.sorted`). Every transaction is a read-only snapshot; a message that begins none is a transaction of its own.
+ * The session settings. Reads take rows from indexes in order of time: to sort a whole chunk before the first row is mostly not
+ * the better plan, least of all for chunks without statistics. A read uses one backend, so that the limiters bound the load of the
+ * machine, and two where it is alone. A statement that few rows pass may sort, and have workers (`Statement.sorted`). Every
+ * transaction is a read-only snapshot; a message that begins none is a transaction of its own.
  */
 const SESSION = `select set_config(name, value, false) from (values ('enable_sort', 'off'), ('jit', 'off'),
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
