@@ -110,7 +110,7 @@ describe('the database', () => {
     // It stays away until it is told to come back.
     await using own = await createPrivateStack({ supervise: false });
     await migrated(own.stack.databaseUrl);
-    await loadBulk(own.stack.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 200_000 });
+    await loadBulk(own.stack.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 400_000 });
     await using serving = await startServing({ databaseUrl: own.stack.databaseUrl });
     // More than a Unix socket buffers.
     // Read by one statement: the sockets hold all of a stretch of those that two connections read.

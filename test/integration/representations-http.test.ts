@@ -26,11 +26,11 @@ const LARGE = {
   filters: [{ field: 'price', op: 'gt', value: 0 }],
 };
 /** Enough to be streamed. */
-const MEDIUM = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-03T02:24:00Z'] };
+const MEDIUM = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-03T01:12:00Z'] };
 const SMALL_ROWS = 500;
-/** Compressed at its best still 3.8 MB, more than is held on the way through a Unix socket. */
-const LARGE_ROWS = 200_000;
-const MEDIUM_ROWS = LARGE_ROWS / 10;
+/** Of some 60 bytes each on their way from the database: with what is held there and through a Unix socket, more than fits on a busy machine. */
+const LARGE_ROWS = 400_000;
+const MEDIUM_ROWS = LARGE_ROWS / 20;
 const NOW = Date.parse('2024-05-04T06:00:00Z');
 
 const ROWS_ONLY = REPRESENTATIONS.filter(({ rowsOnly }) => rowsOnly);
@@ -156,7 +156,7 @@ const SOME_FORMS = FORMS.filter(
 
 const TAKES_LONG = { ...LARGE, time_range: ['2024-05-04T00:00:00Z', '2024-05-05T00:00:00Z'] };
 /**
- * Of some 72 bytes each on their way from the database. The kernel holds 4 MB of them where they are sent, and more where they are
+ * Of some 60 bytes each on their way from the database. The kernel holds 4 MB of them where they are sent, and more where they are
  * received the busier the machine is: 0.5 MB when idle, 2 MB beside four busy loops, at most what net.ipv4.tcp_rmem allows, such
  * as 32 MB. An answer that has room there and in what is under way to the reader holds no database back: of 130,000 rows, the smallest has.
  */
