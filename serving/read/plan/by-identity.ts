@@ -123,15 +123,16 @@ async function narrowByIds(context: LiveContext, ids: readonly number[]): Promis
   const { dataset } = request;
   if (ids.length === 0) return { ...context, searched: [] };
   const params = new Params();
-  const found = await session.rows(
-    `select i.id, p.partition_key, f.row_base, g.at, case when g.at is null then f.rows else least(${GRANULE_ROWS}, f.rows - (g.at - 1) * ${GRANULE_ROWS}) end,
+  const found = await session.found({
+    prepared: true,
+    text: `select i.id, p.partition_key, f.row_base, g.at, case when g.at is null then f.rows else least(${GRANULE_ROWS}, f.rows - (g.at - 1) * ${GRANULE_ROWS}) end,
        f.first_ms + coalesce(f.granule_first_ms[g.at], 0), coalesce(f.first_ms + f.granule_last_ms[g.at], f.last_ms)
      from unnest(${params.add(array(ids.map((id) => int8(id))))}) i (id)
      join partitions p on p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved' and p.offsets @> i.id
      left join lateral (${frameOf(dataset)}) f on i.id <= f.last_offset::int8
      left join lateral (select ${granuleOf(dataset, 'i.id')} as at where f.granule_first_ms is not null) g on true`,
-    params,
-  );
+    params: params.list,
+  });
   const places: FoundPlace[] = [];
   const without = new Set<string>();
   for (const [id, partition, base, at, rows, firstMs, lastMs] of found) {

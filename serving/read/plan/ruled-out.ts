@@ -96,12 +96,14 @@ async function partitionsIn(context: LiveContext, tested: readonly Tested[]): Pr
   const params = new Params();
   const id = params.add(int2(request.dataset.number));
   const [from, to] = [params.add(int8(searched[0].from)), params.add(int8(searched[searched.length - 1].to))];
-  const rows = await session.rows(
-    `select partition_key, from_ms, to_ms, coalesce(${request.mode === 'native' ? 'rows' : 'aligned_rows'}, 0),
+  const rows = await session.found({
+    // Without ranges to compare, as for ids, the text is always the same.
+    prepared: tested.length === 0,
+    text: `select partition_key, from_ms, to_ms, coalesce(${request.mode === 'native' ? 'rows' : 'aligned_rows'}, 0),
        coalesce((manifest->>'frames')::int4, 0), ${mayPassSql(tested, 'p', params)}
      from partitions p where dataset_id = ${id} and state = 'proved' and from_ms < ${to} and to_ms > ${from} order by from_ms`,
-    params,
-  );
+    params: params.list,
+  });
   return rows.map(([key, fromMs, toMs, count, frames, mayPass]) => ({
     key: key!,
     window: { from: Number(fromMs), to: Number(toMs) },
