@@ -189,6 +189,8 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
 const READ_BYTES = 64 * 1024;
 /** What all sockets without TLS are read into: rows are rendered before the next read, and the rest of a message is copied. */
 let readBuffer: Buffer | undefined;
+/** The sockets that `pg` has given up. Until then it keeps the part of a message that has arrived, and copies nothing. */
+const takenSockets = new WeakSet<Socket>();
 
 /** A socket whose chunks need no memory of their own, whose garbage would cost a long read a fifth of its time. */
 function socketOf({ ssl }: pg.ClientConfig): Socket {
@@ -199,7 +201,8 @@ function socketOf({ ssl }: pg.ClientConfig): Socket {
     onread: {
       buffer: readBuffer,
       callback(bytes, buffer) {
-        socket.emit('data', (buffer as Buffer).subarray(0, bytes));
+        const chunk = (buffer as Buffer).subarray(0, bytes);
+        socket.emit('data', takenSockets.has(socket) ? chunk : Buffer.from(chunk));
         return true;
       },
     },
@@ -292,6 +295,7 @@ export class PgConnection {
     this.#scheduler = scheduler;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
+    takenSockets.add(this.#socket);
     this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
     this.#socket.on('close', () => this.#onClose());
   }

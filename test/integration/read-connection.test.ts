@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { FairScheduler, PgConnection, type RowSink } from '../../serving/db/pg-connection.ts';
@@ -65,6 +66,31 @@ describe('rows of any width arrive as they were sent', () => {
   }
 
   test('on a plain socket', () => expectWhole(env.databaseUrl));
+
+  test('behind a proxy that passes a few bytes on at a time, from the first message on', async () => {
+    const { hostname, port } = new URL(env.databaseUrl);
+    const front = createServer({ noDelay: true }, async (socket) => {
+      const database = connect(Number(port), hostname);
+      for (const one of [socket, database]) one.on('error', () => {});
+      socket.pipe(database);
+      for await (const chunk of database) {
+        for (let at = 0; at < chunk.length; at += 7) {
+          socket.write(chunk.subarray(at, at + 7));
+          await sleep(1);
+        }
+      }
+    }).listen(0, '127.0.0.1');
+    await once(front, 'listening');
+    const url = new URL(env.databaseUrl);
+    url.hostname = '127.0.0.1';
+    url.port = String((front.address() as AddressInfo).port);
+    const connection = await PgConnection.open({
+      ...{ url: url.href, name: 'test', connectTimeoutMs: 30_000, scheduler: new FairScheduler() },
+    });
+    expect(connection.processId).toBeGreaterThan(0);
+    connection.end();
+    front.close();
+  });
 
   const certify = (key: string, cert: string) =>
     spawnSync('openssl', [
