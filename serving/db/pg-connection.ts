@@ -254,9 +254,15 @@ const AHEAD_BYTES = 4 * 1024 * 1024;
 const spare: ArrayBufferLike[] = [];
 const MAX_SPARE = AHEAD_BYTES / READ_BYTES;
 
-function kept(chunk: Buffer): Buffer {
-  const memory = Buffer.from(spare.pop() ?? new ArrayBuffer(Math.max(READ_BYTES, chunk.length)));
-  return memory.subarray(0, chunk.copy(memory));
+/** Adds a copy of a chunk, to the memory of the last one where that has room: chunks may be small. */
+function keepAhead(chunks: Buffer[], chunk: Buffer): void {
+  const last = chunks.at(-1);
+  const from = last && last.length + chunk.length <= last.buffer.byteLength ? last.length : 0;
+  const fresh = () => new ArrayBuffer(Math.max(READ_BYTES, chunk.length));
+  const memory = from > 0 ? chunks.pop()!.buffer : (chunk.length <= READ_BYTES && spare.pop()) || fresh();
+  const kept = Buffer.from(memory, 0, from + chunk.length);
+  chunk.copy(kept, from);
+  chunks.push(kept);
 }
 
 /** The letter and the size of a message. */
@@ -461,7 +467,7 @@ export class PgConnection {
       this.#take(chunk);
       return;
     }
-    this.#ahead.push(kept(chunk));
+    keepAhead(this.#ahead, chunk);
     this.#aheadBytes += chunk.length;
     if (this.#aheadBytes >= AHEAD_BYTES) this.#socket.pause();
   }
