@@ -189,6 +189,8 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
 const READ_BYTES = 64 * 1024;
 /** What all sockets without TLS are read into: rows are rendered before the next read, and the rest of a message is copied. */
 let readBuffer: Buffer | undefined;
+/** The sockets that `pg` has given up. Until then it keeps the part of a message that has arrived, and copies nothing. */
+const takenSockets = new WeakSet<Socket>();
 
 /** A socket whose chunks need no memory of their own, whose garbage would cost a long read a fifth of its time. */
 function socketOf({ ssl }: pg.ClientConfig): Socket {
@@ -199,7 +201,8 @@ function socketOf({ ssl }: pg.ClientConfig): Socket {
     onread: {
       buffer: readBuffer,
       callback(bytes, buffer) {
-        socket.emit('data', (buffer as Buffer).subarray(0, bytes));
+        const chunk = (buffer as Buffer).subarray(0, bytes);
+        socket.emit('data', takenSockets.has(socket) ? chunk : Buffer.from(chunk));
         return true;
       },
     },
@@ -251,9 +254,15 @@ const AHEAD_BYTES = 4 * 1024 * 1024;
 const spare: ArrayBufferLike[] = [];
 const MAX_SPARE = AHEAD_BYTES / READ_BYTES;
 
-function kept(chunk: Buffer): Buffer {
-  const memory = Buffer.from(spare.pop() ?? new ArrayBuffer(Math.max(READ_BYTES, chunk.length)));
-  return memory.subarray(0, chunk.copy(memory));
+/** Adds a copy of a chunk, to the memory of the last one where that has room: chunks may be small. */
+function keepAhead(chunks: Buffer[], chunk: Buffer): void {
+  const last = chunks.at(-1);
+  const from = last && last.length + chunk.length <= last.buffer.byteLength ? last.length : 0;
+  const fresh = () => new ArrayBuffer(Math.max(READ_BYTES, chunk.length));
+  const memory = from > 0 ? chunks.pop()!.buffer : (chunk.length <= READ_BYTES && spare.pop()) || fresh();
+  const kept = Buffer.from(memory, 0, from + chunk.length);
+  chunk.copy(kept, from);
+  chunks.push(kept);
 }
 
 /** The letter and the size of a message. */
@@ -292,6 +301,7 @@ export class PgConnection {
     this.#scheduler = scheduler;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
+    takenSockets.add(this.#socket);
     this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
     this.#socket.on('close', () => this.#onClose());
   }
@@ -457,7 +467,7 @@ export class PgConnection {
       this.#take(chunk);
       return;
     }
-    this.#ahead.push(kept(chunk));
+    keepAhead(this.#ahead, chunk);
     this.#aheadBytes += chunk.length;
     if (this.#aheadBytes >= AHEAD_BYTES) this.#socket.pause();
   }

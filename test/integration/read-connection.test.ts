@@ -5,11 +5,13 @@ import { readFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { FairScheduler, PgConnection, type RowSink } from '../../serving/db/pg-connection.ts';
 import { array, int4 } from '../../serving/db/pg-messages.ts';
 import { given } from '../support/given.ts';
+import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv, temporaryDir } from '../support/stack.ts';
 
 /** Widths of texts: around the sizes of a TLS record and of what one read of a socket takes, far more, and small ones between. */
@@ -65,6 +67,55 @@ describe('rows of any width arrive as they were sent', () => {
   }
 
   test('on a plain socket', () => expectWhole(env.databaseUrl));
+
+  /** Opens a connection behind a proxy that passes so many bytes on at a time. */
+  async function openInPieces(bytes: number, pause: () => Promise<void>): Promise<PgConnection> {
+    const { hostname, port } = new URL(env.databaseUrl);
+    const front = createServer({ noDelay: true }, async (socket) => {
+      const database = connect(Number(port), hostname);
+      for (const one of [socket, database]) one.on('error', () => {});
+      socket.pipe(database);
+      for await (const chunk of database) {
+        for (let at = 0; at < chunk.length; at += bytes) {
+          socket.write(chunk.subarray(at, at + bytes));
+          await pause();
+        }
+      }
+    }).listen(0, '127.0.0.1');
+    await once(front, 'listening');
+    const url = new URL(env.databaseUrl);
+    url.hostname = '127.0.0.1';
+    url.port = String((front.address() as AddressInfo).port);
+    const scheduler = new FairScheduler();
+    const connection = await PgConnection.open({ url: url.href, name: 'test', connectTimeoutMs: 30_000, scheduler });
+    front.close();
+    return connection;
+  }
+
+  test('behind a proxy that cuts every message, from the first on', async () => {
+    const connection = await openInPieces(7, () => sleep(1));
+    expect(connection.processId).toBeGreaterThan(0);
+    connection.end();
+  });
+
+  test('small pieces that are read ahead take little more memory than they have bytes', async () => {
+    let pieces = 0;
+    const connection = await openInPieces(500, async () => {
+      pieces++;
+      await turn();
+    });
+    const sink = new Compared();
+    const before = process.memoryUsage().arrayBuffers;
+    pieces = 0;
+    connection.hold();
+    const done = connection.run([{ statement: ROWS, oids: [23, 25], sink }]);
+    await eventually(async () => pieces > 5000, 'megabytes are read ahead');
+    expect([sink.rows, (process.memoryUsage().arrayBuffers - before) / 2 ** 20 < 100]).toEqual([0, true]);
+    connection.release();
+    await done;
+    expect([sink.rows, sink.wrong]).toEqual([WIDTHS.length, []]);
+    connection.end();
+  });
 
   const certify = (key: string, cert: string) =>
     spawnSync('openssl', [
