@@ -2,13 +2,17 @@
 import type { IncomingMessage } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { DATASET, DAY_MS, type DayOfTrades, loadDays, randomDay } from '../support/load-rows.ts';
+import { DATASET, DAY_MS, type DayOfTrades, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
 import { eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 /** More than sockets and bodies buffer, in many stretches. */
 const ROWS = 100_000;
 const FIRST_MS = Date.parse('2024-05-01');
+/** Every third frame has a big quantity in each of its trades, so that a filter leaves many stretches of time. */
+const FRAME_ROWS = 200;
+const BIG = 1000;
+const isBig = ({ trade_id: id }: { readonly trade_id: number }) => Math.floor((id - 1) / FRAME_ROWS) % 3 === 0;
 const ALL = { sources: [DATASET] };
 const CSV = { headers: { Accept: 'text/csv' } };
 
@@ -17,8 +21,16 @@ let days: readonly DayOfTrades[];
 beforeAll(async () => {
   env = await createMigratedEnv();
   // Half of the rows lie in a hundredth of the day: many have the same millisecond, wherever a cut lies.
-  days = [randomDay('2024-05-01', ROWS, 1, 3), randomDay('2024-05-02', ROWS / 4, ROWS + 1, 4)];
-  await loadDays(env.databaseUrl, days, { rowsPerFrame: 1000 });
+  days = [randomDay('2024-05-01', ROWS, 1, 3), randomDay('2024-05-02', ROWS / 4, ROWS + 1, 4)].map((one) => ({
+    ...one,
+    trades: one.trades.map((row) => (isBig(row) ? { ...row, quantity: row.quantity + BIG } : row)),
+  }));
+  await loadDays(env.databaseUrl, days, { rowsPerFrame: FRAME_ROWS });
+  await execute(
+    env.databaseUrl,
+    `update frames f set value_ranges = (select jsonb_build_object('quantity', jsonb_build_array(min(quantity), max(quantity)))
+       from ${DATASET} t where t.trade_id between f.first_offset::int8 and f.last_offset::int8)`,
+  );
 });
 afterAll(() => env[Symbol.asyncDispose]());
 
@@ -63,12 +75,12 @@ const isFree =
     app.limiters.plain.load.running + app.limiters.plain.load.parked === 0 &&
     (await backends()).every(({ state }) => state === 'idle');
 
-const csvOf = (fromMs: number, toMs: number) =>
+const csvOf = (fromMs: number, toMs: number, passes = (_: Trade) => true) =>
   [
     'trade_id,timestamp,price,quantity,quote_quantity,is_buyer_maker,is_best_match,datetime',
     ...days
       .flatMap(({ trades }) => trades)
-      .filter(({ timestamp }) => timestamp >= fromMs && timestamp < toMs)
+      .filter((row) => row.timestamp >= fromMs && row.timestamp < toMs && passes(row))
       .map(
         (row) =>
           `${row.trade_id},${row.timestamp},${row.price},${row.quantity},${row.quote_quantity},${row.is_buyer_maker},${row.is_best_match},${new Date(row.timestamp).toISOString()}`,
@@ -76,13 +88,13 @@ const csvOf = (fromMs: number, toMs: number) =>
     '',
   ].join('\n');
 
-const requestOf = (fromMs: number, toMs: number) => ({
+const requestOf = (fromMs: number, toMs: number, more: object = {}) => ({
   ...CSV,
-  body: JSON.stringify({ ...ALL, time_range: [new Date(fromMs).toISOString(), new Date(toMs).toISOString()] }),
+  body: JSON.stringify({ ...ALL, time_range: [new Date(fromMs).toISOString(), new Date(toMs).toISOString()], ...more }),
 });
 
-async function csv(serving: Serving, fromMs: number, toMs: number): Promise<string> {
-  const response = await serving.open(requestOf(fromMs, toMs));
+async function csv(serving: Serving, fromMs: number, toMs: number, more?: object): Promise<string> {
+  const response = await serving.open(requestOf(fromMs, toMs, more));
   expect(response.statusCode).toBe(200);
   return await text(response);
 }
@@ -109,6 +121,16 @@ describe('a long read that is alone', () => {
     const body = await csv(serving, fromMs, toMs);
     // Not `toBe` alone: the difference of two such texts would be printed.
     expect(body === csvOf(fromMs, toMs)).toBe(true);
+    const after = await lastStatements();
+    expect(after.filter((at, index) => at !== before[index])).toHaveLength(2);
+  });
+
+  test('takes two connections to search the stretches that a filter leaves', async () => {
+    const [fromMs, toMs] = [FIRST_MS, FIRST_MS + DAY_MS];
+    const filters = [{ field: 'quantity', op: 'gt', value: BIG }];
+    const before = await lastStatements();
+    const body = await csv(serving, fromMs, toMs, { filters });
+    expect(body === csvOf(fromMs, toMs, isBig)).toBe(true);
     const after = await lastStatements();
     expect(after.filter((at, index) => at !== before[index])).toHaveLength(2);
   });

@@ -1,6 +1,7 @@
 /** Cuts a statement for many rows into statements for stretches of time with about as many rows each, for two connections. */
+import { GRANULE_ROWS } from '../../../shared/proof/value-ranges.ts';
 import type { Range } from '../../../shared/ranges.ts';
-import { int2, int8, Params } from '../../db/pg-messages.ts';
+import { int2, int8, Params, type Statement } from '../../db/pg-messages.ts';
 import type { Slice, Stretchable } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
 
@@ -12,8 +13,10 @@ const STRETCH_ROWS = 24_576;
 /** Undefined where the rows of a stretch depend on those around it. */
 export function stretchable(context: LiveContext, slice: Slice): Stretchable | undefined {
   const { request, relation } = context;
-  const isPlain = request.mode === 'native' && request.filters.length === 0 && relation.validity === 'none';
+  const isPlain = request.mode === 'native' && relation.validity === 'none';
   if (!isPlain || request.dataset.partition.kind !== 'file_day') return undefined;
+  if (slice.stretches) return searchable(context, slice, slice.stretches);
+  if (request.filters.length > 0) return undefined;
   return {
     dataset: request.dataset.number,
     from: slice.from,
@@ -25,6 +28,26 @@ export function stretchable(context: LiveContext, slice: Slice): Stretchable | u
         const params = new Params();
         return { text: relation.select({ ...slice, from: times[index], to }, params), params: params.list };
       });
+    },
+  };
+}
+
+/** A search of the stretches that filters leave, of a granule or more each: its work are the rows searched, not those found. */
+function searchable({ request, relation }: LiveContext, slice: Slice, all: readonly Range[]): Stretchable {
+  return {
+    dataset: request.dataset.number,
+    from: slice.from,
+    to: slice.to,
+    rows: all.length * GRANULE_ROWS,
+    async cut() {
+      const statements: Statement[] = [];
+      for (let at = 0; at < all.length; at += STRETCH_ROWS / GRANULE_ROWS) {
+        const stretches = all.slice(at, at + STRETCH_ROWS / GRANULE_ROWS);
+        const params = new Params();
+        const ends = { from: stretches[0].from, to: stretches[stretches.length - 1].to };
+        statements.push({ text: relation.select({ ...slice, ...ends, stretches }, params), params: params.list });
+      }
+      return statements;
     },
   };
 }
