@@ -11,12 +11,7 @@ import type { CountedStatement } from '../plan/context.ts';
 import { LEAST_LONG_ROWS } from '../plan/stretches.ts';
 import type { Stretchable } from '../read-model.ts';
 import { Session } from '../snapshot/session.ts';
-
-/** Ends the connections that it owns when the time of a read is over. */
-interface ConnectionOwner {
-  own(connection: PgConnection): void;
-  disown(connection: PgConnection): void;
-}
+import type { ReadDeadline } from './read-deadline.ts';
 
 /** A few milliseconds tell little about how many rows an hour may have. */
 const LEAST_NOTED_MS = 60_000;
@@ -48,7 +43,7 @@ interface RowStreamsOptions {
   /** Has begun its snapshot. */
   readonly first: PgConnection;
   readonly second: SecondConnection;
-  readonly owner: ConnectionOwner;
+  readonly owner: Pick<ReadDeadline, 'own' | 'disown'>;
   /** Whether nobody else reads; undefined for reads that have one connection in any case. */
   readonly isAlone: (() => boolean) | undefined;
   readonly oids: readonly number[];
@@ -173,7 +168,7 @@ export class RowStreams {
   /** Asks for a second connection, which joins when it has the snapshot. */
   async #invite(): Promise<void> {
     const { first, second } = this.#options;
-    if (this.#second || this.#joining) return;
+    if (this.#second || this.#joining || second.isTaken) return;
     second.isTaken = true;
     if (this.#snapshot === undefined) {
       try {
