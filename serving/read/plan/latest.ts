@@ -24,7 +24,9 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   if (ranked) return await planRanked(context, wanted, ranked);
   const slices = withGranules(context, withBoundaryRows(context, slicesBackward(searched, relation.chunkMs)), true);
   const isFiltered = context.request.filters.length > 0;
-  if (isFiltered && wanted <= SORTED_ROWS) return await planKept(context, slices, wanted);
+  // Where the end of a row's validity is computed, the search alone needs none, and the rows after its start are few.
+  const isKept = isFiltered && wanted <= SORTED_ROWS && relation.validity !== 'computed';
+  if (isKept) return await planKept(context, slices, wanted);
   const { start, held } = await findStart(session, relation, slices, wanted);
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
   const partsWithRows = isFiltered ? partsOfSlices(held) : searched;
