@@ -203,10 +203,11 @@ describe('readers that go away', () => {
       hanging.end(JSON.stringify(ALL));
       // Between its statements nothing is to be cancelled: it is seen at the lock, not merely at work.
       const waiting = () => backends(`and wait_event_type = 'Lock'`);
-      await eventually(async () => (await waiting()) === 1, 'the read waits in the database');
+      await eventually(async () => (await waiting()) >= 1, 'the read waits in the database');
       hanging.destroy();
       // By itself the database looks for lost clients every 5 s.
-      await eventually(() => database.cancels === 1, 'the database is told');
+      // On both connections, where the second one waits, too.
+      await eventually(() => database.cancels >= 1, 'the database is told');
       await eventually(isFree(serving), 'everything is free');
     } finally {
       await unlock();
