@@ -185,7 +185,14 @@ function createServices(deps: AppDeps) {
     logReader,
     budget,
     freshness,
-    reader: new Reader({ pool, byokRole, budget, log, ...freshness }),
+    reader: new Reader({
+      pool,
+      byokRole,
+      budget,
+      granuleLookupRows: settings.limits.granuleLookupRows,
+      log,
+      ...freshness,
+    }),
     frames: new FrameReader({
       ...{ pool, byokRole, budget, log, ...freshness },
       confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH,

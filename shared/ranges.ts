@@ -21,6 +21,9 @@ export function clip(ranges: readonly Range[], from: number, to: number): Range[
     .filter((range) => range.from < range.to);
 }
 
+/** The length of all ranges together. */
+export const lengthOf = (ranges: readonly Range[]): number => ranges.reduce((sum, { from, to }) => sum + to - from, 0);
+
 /** What of the gaps lies in `within`, sorted; all of it where nobody says what is expected. */
 export const expectedOf = <G extends Range>(gaps: readonly G[], within: readonly Range[] | undefined): readonly G[] =>
   within === undefined

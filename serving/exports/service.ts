@@ -143,7 +143,7 @@ export function artifactDeps(
   const reading = { pool, byokRole: undefined, budget, log, ...freshness };
   const place = proofLogOf(settings);
   return {
-    reader: new Reader(reading),
+    reader: new Reader({ ...reading, granuleLookupRows: settings.limits.granuleLookupRows }),
     frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
     buffers: new BufferPool(),
     proofLog: new ProofLog(place.folder, log),

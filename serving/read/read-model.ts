@@ -33,8 +33,9 @@ export interface Searched {
   readonly partitionsSkipped: number;
   readonly framesRead: number;
   readonly framesSkipped: number;
-  /** Rows of what is searched. */
+  /** Rows of what is searched, whole frames of it. */
   readonly rows: number;
+  readonly rowsPerMs: number;
 }
 
 /** The first row of an answer: its time, and its key in the order of the rows. */

@@ -63,6 +63,8 @@ export const LIMITS = {
    */
   firstRowMs: 30_000,
   nextRowMs: 60_000,
+  /** A filtered search of fewer rows reads them all: to look up first which granules it can leave out takes as long. */
+  granuleLookupRows: 100_000,
   /** A client that takes no bytes for this long loses its connection, its slot and its database backend. */
   stallMs: 60_000,
   /** An event stream without a change gets a comment this often, below the time-outs of proxies, so that both ends notice a lost connection. */

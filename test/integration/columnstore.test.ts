@@ -86,7 +86,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
     await system.client.query(`do $$ begin execute format(
       'alter database %I set timescaledb.max_tuples_decompressed_per_dml_transaction = 10', current_database()); end $$`);
     env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${system.vendor}/`).href };
-    serving = await startServing({ databaseUrl: system.env.databaseUrl });
+    serving = await startServing({ databaseUrl: system.env.databaseUrl, limits: { granuleLookupRows: 1 } });
   });
   afterAll(async () => {
     await serving?.[Symbol.asyncDispose]();

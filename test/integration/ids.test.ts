@@ -76,7 +76,7 @@ beforeAll(async () => {
       expect((await system.run(argv, { ...settings, ...limitsEnv({ frameRawBytes }) })).exit).toBe(0);
     }
   }
-  serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
+  serving = await startServing({ databaseUrl: system.env.databaseUrl, settings, limits: { granuleLookupRows: 1 } });
   for (const one of CASES) {
     const rows = await system.rows<Json>(
       `select trade_id::float8, "timestamp"::float8, price from ${one.table} order by "timestamp", trade_id`,

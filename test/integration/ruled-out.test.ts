@@ -1,5 +1,6 @@
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { PgConnection } from '../../serving/db/pg-connection.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
@@ -38,7 +39,7 @@ beforeAll(async () => {
   const { exit } = await system.backfill(DAYS[0], DAYS[3], SMALL_FRAMES);
   // 4 March has no document.
   expect(exit).toBe(1);
-  serving = await startServing({ databaseUrl: system.env.databaseUrl });
+  serving = await startServing({ databaseUrl: system.env.databaseUrl, limits: { granuleLookupRows: 1 } });
   rows = await storedRows();
   expect(rows).toHaveLength(6000);
 });
@@ -161,6 +162,22 @@ describe('answers', () => {
     expect(idsOf(answer)).toEqual(matching.map(({ trade_id }) => trade_id));
     expect(counted(answer).reduce((sum, count) => sum + count)).toBe(2);
   });
+});
+
+test('granules are looked up where many rows are searched', async () => {
+  await using few = await startServing({ databaseUrl: system.env.databaseUrl });
+  const run = vi.spyOn(PgConnection.prototype, 'run');
+  try {
+    const lookupsOf = async (one: Serving) => {
+      run.mockClear();
+      await one.query({ sources: [DATASET], n_rows: 7000, filters: [{ field: 'price', op: 'gt', value: 1 }] });
+      return run.mock.calls.flat(2).filter(({ statement }) => statement.text.includes('granule_ranges')).length;
+    };
+    expect(await lookupsOf(few)).toBe(0);
+    expect(await lookupsOf(serving)).toBeGreaterThan(0);
+  } finally {
+    run.mockRestore();
+  }
 });
 
 test('the estimate counts partitions and frames', async () => {

@@ -7,6 +7,7 @@ import { poolOptions } from '../../serving/db/pool.ts';
 import { contextOf, type LiveContext } from '../../serving/read/plan/context.ts';
 import { maySort, sortedBy } from '../../serving/read/plan/sorted.ts';
 import { CoverageProbe, Session } from '../../serving/read/snapshot/session.ts';
+import { lengthOf } from '../../shared/ranges.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { runs } from '../support/seed.ts';
 import {
@@ -37,7 +38,11 @@ beforeAll(async () => {
 afterAll(() => history[Symbol.asyncDispose]());
 
 /** The context of a read, as its plan finds it. */
-async function withContext<T>(body: Omit<Body, 'sources'>, use: (live: LiveContext) => Promise<T>): Promise<T> {
+async function withContext<T>(
+  body: Omit<Body, 'sources'>,
+  use: (live: LiveContext) => Promise<T>,
+  rows = MANY_ROWS,
+): Promise<T> {
   const parsed = parseQuery({ sources: [DATASET], ...body } as never);
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   const connection = await PgConnection.open(poolOptions(history.env.databaseUrl));
@@ -46,18 +51,22 @@ async function withContext<T>(body: Omit<Body, 'sources'>, use: (live: LiveConte
     const probe = new CoverageProbe(parsed.value.read);
     await session.begin(probe);
     const context = contextOf(parsed.value.read, probe.snapshot());
-    return await use({ ...context, session, isAlone: () => true, rowsSearched: MANY_ROWS });
+    return await use({ ...context, session, isAlone: () => true, rowsPerMs: rows / lengthOf(context.searched) });
   } finally {
     connection.end();
   }
 }
 
-const decided = (body: Omit<Body, 'sources'>, more: Partial<LiveContext> = {}) =>
-  withContext(body, async (context) => {
-    const live = { ...context, ...more };
-    const [part] = live.searched;
-    return maySort(live) ? await sortedBy(live, { from: part.from, to: part.to, part }) : 'no';
-  });
+const decided = (body: Omit<Body, 'sources'>, more: Partial<LiveContext> = {}, rows?: number) =>
+  withContext(
+    body,
+    async (context) => {
+      const live = { ...context, ...more };
+      const [part] = live.searched;
+      return maySort(live) ? await sortedBy(live, { from: part.from, to: part.to, part }) : 'no';
+    },
+    rows,
+  );
 
 const analyze = () => execute(history.env.databaseUrl, `analyze ${DATASET}`);
 
@@ -80,7 +89,7 @@ describe('rows are sorted', () => {
     await analyze();
     expect(await decided(few, { isAlone: () => false })).toEqual({ workers: 0 });
     expect(await decided(few, { isAlone: undefined })).toEqual({ workers: 0 });
-    expect(await decided(few, { rowsSearched: 499_999 })).toBe('no');
+    expect(await decided(few, {}, 499_999)).toBe('no');
     expect(await decided({})).toBe('no');
     expect(await decided({ ...few, time_range: [iso(PROVED_FROM), iso(PROVED_FROM + 3_600_000)] })).toBeUndefined();
     const seconds = { mode: 'aligned_1s', filters: [{ field: 'trade_count', op: 'gt', value: 3 }] } as const;

@@ -107,7 +107,7 @@ describe('random samples of dense aligned days', () => {
     await using own = await createMigratedEnv();
     const days = [randomDay('2024-04-01', 30_000, 1, 11), randomDay('2024-04-02', 20_000, 30_001, 12)];
     await loadDays(own.databaseUrl, days);
-    await using dense = await startServing({ databaseUrl: own.databaseUrl });
+    await using dense = await startServing({ databaseUrl: own.databaseUrl, limits: { granuleLookupRows: 1 } });
     const rows = days.flatMap((day) => alignedOf(day.trades));
     // Few enough seconds to be tried, more than are numbered.
     expect(rows.length).toBeGreaterThan(20_000);

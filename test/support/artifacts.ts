@@ -64,6 +64,7 @@ function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z')
     pool,
     byokRole: undefined,
     budget: { firstRowMs: 60_000, nextRowMs: 60_000 },
+    granuleLookupRows: 0,
     alignedMaxAgeSeconds: 172_800,
     maxAgeDays: () => undefined,
     intervalSeconds: () => undefined,

@@ -150,7 +150,11 @@ export async function serveSmallHistory(): Promise<SmallHistory> {
   await loadDays(env.databaseUrl, OTHER_DAYS, { rowsPerFrame: 60, dataset: other });
   for (const day of OTHER_UNPROVED) await insertUnproved(env.databaseUrl, day.trades, other);
   await loadThird(env.databaseUrl, DAYS);
-  const serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
+  const serving = await startServing({
+    databaseUrl: env.databaseUrl,
+    now: () => NOW,
+    limits: { granuleLookupRows: 1 },
+  });
   const ask = (body: Omit<Body, 'sources'>) => serving.query({ sources: [DATASET], ...body });
   return {
     env,

@@ -177,13 +177,17 @@ export async function* statementsByDay(
   { parts: all, left: parts = all, searched }: ReadPlan,
   begin: (day: string) => Promise<void>,
 ): AsyncGenerator<CountedStatement> {
-  const read = searched ? gatheredOf(live, parts, searched.rows) : parts;
+  const read = searched ? gatheredOf(live, parts, searched.rowsPerMs) : parts;
   const days = new Set<number>();
   for (const { from, to } of parts) {
     for (let day = Math.floor(from / DAY_MS); day * DAY_MS < to; day++) days.add(day);
   }
   for (const day of [...days].sort((a, b) => a - b)) {
     await begin(dateName(day * DAY_MS));
-    yield* inOrder({ ...live, searched: within(read, { from: day * DAY_MS, to: (day + 1) * DAY_MS }) });
+    yield* inOrder({
+      ...live,
+      rowsPerMs: searched?.rowsPerMs,
+      searched: within(read, { from: day * DAY_MS, to: (day + 1) * DAY_MS }),
+    });
   }
 }

@@ -263,6 +263,7 @@ class RowFlow implements Flow {
 
 interface ReaderOptions extends FreshnessRule, SnapshotOptions {
   readonly budget: TimeBudget;
+  readonly granuleLookupRows: number;
   readonly log?: Logger;
 }
 
@@ -303,7 +304,8 @@ export class Reader {
       const context = contextOf(request, this.#note(request, probe));
       const { violation } = context.snapshot;
       if (violation !== undefined) throw new ContractViolation(call.request.dataset, violation);
-      const live = { ...context, session, isAlone: call.isAlone };
+      const { granuleLookupRows } = this.#options;
+      const live = { ...context, session, isAlone: call.isAlone, granuleLookupRows };
       const planned = await planRead(live);
       const plan = (await call.inspect?.(live, planned)) ?? planned;
       const quality = [

@@ -78,7 +78,11 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
   const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
   const plan = await planWindow(
     left
-      ? { ...whole, searched: gatheredOf(whole, left.parts, left.searched.rows), rowsSearched: left.searched.rows }
+      ? {
+          ...whole,
+          searched: gatheredOf(whole, left.parts, left.searched.rowsPerMs),
+          rowsPerMs: left.searched.rowsPerMs,
+        }
       : whole,
   );
   return { ...plan, searched: left?.searched, left: left?.parts };

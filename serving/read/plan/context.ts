@@ -79,8 +79,10 @@ export type LiveContext = PlanContext & {
   readonly session: Session;
   /** Whether nobody else reads. Undefined: others may. */
   readonly isAlone?: () => boolean;
-  /** With filters: the rows of what is searched. */
-  readonly rowsSearched?: number;
+  /** With filters: how many rows a millisecond of what is searched has. */
+  readonly rowsPerMs?: number;
+  /** A search of fewer rows does not look up granules. */
+  readonly granuleLookupRows?: number;
 };
 
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {

@@ -4,7 +4,7 @@
  */
 import { DAY_MS } from '../../../shared/dates.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
-import type { Range } from '../../../shared/ranges.ts';
+import { lengthOf, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
@@ -111,10 +111,9 @@ export async function countOfFileDays(context: LiveContext, parts: readonly Part
 export function countWithin(all: readonly CountedPartition[], parts: readonly Range[]): RowCount | undefined {
   const partitions = partitionsWithin(all, parts);
   if (partitions.length === 0) return undefined;
-  const length = (ranges: readonly Range[]) => ranges.reduce((sum, { from, to }) => sum + to - from, 0);
   return {
     rows: partitions.reduce((sum, { rows }) => sum + rows, 0),
-    isMinimum: length(partitions) < length(parts),
+    isMinimum: lengthOf(partitions) < lengthOf(parts),
     window: { from: partitions[0].from, to: partitions[partitions.length - 1].to },
     ...(partitions.length === 1 && { partitions: [partitions[0].key] }),
   };

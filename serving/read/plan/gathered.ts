@@ -10,12 +10,11 @@ const LONG_ROWS = 50_000;
 /** Stretches of one statement. */
 const MAX_STRETCHES = 4096;
 
-/** The parts with runs of short ones gathered. All parts that the filters leave hold `rows` rows. */
-export function gatheredOf({ relation }: PlanContext, parts: readonly Part[], rows: number): readonly Part[] {
+/** The parts with runs of short ones gathered. */
+export function gatheredOf({ relation }: PlanContext, parts: readonly Part[], rowsPerMs: number): readonly Part[] {
   // The end of a row's validity is found from its part.
   if (relation.validity !== 'none' || parts.length < 2) return parts;
-  const searchedMs = parts.reduce((sum, { from, to }) => sum + to - from, 0);
-  return gathered(parts, (searchedMs * LONG_ROWS) / Math.max(rows, 1));
+  return gathered(parts, LONG_ROWS / rowsPerMs);
 }
 
 /** The parts, ascending; runs of such that are no longer than this, and of one proved stretch, as one part each. Exported for its test. */

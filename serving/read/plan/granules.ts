@@ -3,7 +3,7 @@
  * hundred granules. Where it leaves many, the slice is read as it is.
  */
 import { GRANULE_ROWS, rangedColumns } from '../../../shared/proof/value-ranges.ts';
-import { parseMultirange, type Range } from '../../../shared/ranges.ts';
+import { lengthOf, parseMultirange, type Range } from '../../../shared/ranges.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
@@ -11,8 +11,6 @@ import { intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
 
 /** Above this share of the rows, to search stretch by stretch takes as long as to read all. */
 const MAX_SHARE = 1 / 3;
-/** Less than this share of a chunk is read faster than the ranges of its granules. */
-const LEAST_CHUNK_SHARE = 1 / 16;
 /** One of so many frames tells beforehand whether the others are worth reading. */
 const SAMPLED_FRAMES = 16;
 /** Chunks are searched by one statement up to this many stretches: each costs a tenth of a millisecond more with several chunks. */
@@ -34,15 +32,17 @@ export async function* withGranules(
     relation.validity === 'none';
   const tested = isCut ? testsOf(rangedColumns(dataset), filters) : [];
   for await (const slice of slices) {
-    const left =
-      tested.length > 0 && isLong(slice, relation.chunkMs) ? await leftOf(context, tested, slice) : undefined;
+    const left = tested.length > 0 && hasMany(context, slice) ? await leftOf(context, tested, slice) : undefined;
     if (left) yield* slicesOfStretches(slice, left, { chunkMs: relation.chunkMs, newestFirst });
     else yield slice;
   }
 }
 
-const isLong = ({ from, to, stretches = [{ from, to }] }: Slice, chunkMs: number): boolean =>
-  stretches.reduce((sum, one) => sum + one.to - one.from, 0) >= chunkMs * LEAST_CHUNK_SHARE;
+/** Few rows are read as fast as the ranges of their granules. */
+const hasMany = (
+  { rowsPerMs = 0, granuleLookupRows = Number.POSITIVE_INFINITY }: LiveContext,
+  { from, to, stretches = [{ from, to }] }: Slice,
+): boolean => rowsPerMs * lengthOf(stretches) >= granuleLookupRows;
 
 /** The stretches of the slice's granules that may hold rows that pass, ascending; undefined where it is read as it is. */
 async function leftOf(

@@ -6,7 +6,7 @@
  */
 
 import { rangedColumns } from '../../../shared/proof/value-ranges.ts';
-import { joined, parseMultirange, type Range } from '../../../shared/ranges.ts';
+import { joined, lengthOf, parseMultirange, type Range } from '../../../shared/ranges.ts';
 import type { Filter } from '../../contract/filters.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Part, Searched } from '../read-model.ts';
@@ -57,7 +57,12 @@ export async function ruleOut(
   const isAll = counts.framesSkipped === 0 && left.length === partitions.length;
   return {
     parts: isAll ? searched : intersected(searched, joined(stretches)),
-    searched: { partitionsRead: read, partitionsSkipped: partitions.length - read, ...counts },
+    searched: {
+      partitionsRead: read,
+      partitionsSkipped: partitions.length - read,
+      ...counts,
+      rowsPerMs: counts.rows / Math.max(lengthOf(stretches), 1),
+    },
   };
 }
 

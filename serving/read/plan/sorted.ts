@@ -3,6 +3,7 @@
  * what passes. That is twice as fast as the order of the index, and several processes can share it. Rows come after the last one was
  * read, so it is for reads whose first row would be late in any case, and the planner must expect few.
  */
+import { lengthOf } from '../../../shared/ranges.ts';
 import { array, Params, type Statement, text } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
@@ -23,12 +24,12 @@ interface Plan {
 }
 
 /** Whether the read's statements may be sorted: filtered rows of file days, if there are many. */
-export const maySort = ({ request, relation, rowsSearched = 0 }: LiveContext): boolean =>
+export const maySort = ({ request, relation, searched, rowsPerMs = 0 }: LiveContext): boolean =>
   request.filters.length > 0 &&
   request.mode === 'native' &&
   relation.validity === 'none' &&
   relation.isSingleSeries &&
-  rowsSearched >= LEAST_ROWS;
+  rowsPerMs * lengthOf(searched) >= LEAST_ROWS;
 
 /** The way to run the statement of a slice; undefined for the usual one. */
 export async function sortedBy(context: LiveContext, slice: Slice): Promise<Statement['sorted']> {

@@ -3,7 +3,7 @@
  * repetition, finds their rows, and keeps those that pass the filters. The accepted rows are uniform over all rows that pass,
  * however few; a budget of draws decides when a scan is cheaper.
  */
-import type { Range } from '../../../shared/ranges.ts';
+import { lengthOf, type Range } from '../../../shared/ranges.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { Params } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
@@ -102,8 +102,6 @@ const drawsInVain = (wanted: number, accepted: number, limit: number): number =>
 /** Decides by counts alone, so that the same history is always sampled the same way. */
 const isScanned = ({ rows, searched }: Population, wanted: number): boolean =>
   searched < MIN_SEARCHED || rows <= ROWS_A_DRAW * wanted;
-
-const lengthOf = (parts: readonly Range[]) => parts.reduce((sum, { from, to }) => sum + to - from, 0);
 
 /** An arbitrary but fixed order. */
 const compareKeys = (a: RowKey, b: RowKey) => a.ms - b.ms || (a.values.join(' ') < b.values.join(' ') ? -1 : 1);
