@@ -20,6 +20,7 @@ import { given, givenOtherDatabase, OTHER_DATABASE } from '../support/given.ts';
 import { csvOf, DATASET, DAY_MS, System, writeDocument } from '../support/pipeline.ts';
 import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { limitsEnv } from '../support/small-limits.ts';
+import { statementsWith } from '../support/statements.ts';
 
 const { table } = dataset.native;
 const dayOf = (index: number, seed = index): ExchangeBDay => ({
@@ -165,6 +166,7 @@ givenOtherDatabase.describe('compacted chunks', () => {
        from timescaledb_information.chunks where is_compressed`,
     );
     const [rows, digests] = [await reads(), await system.digests()];
+    expect(await statementsWith('granule_ranges', reads)).toBeGreaterThan(0);
     const answer = await compact();
     expect(new Set(states(answer))).toEqual(new Set([`${table} compacted`, `${ALIGNED_TABLE} compacted`]));
     const inTables = await system.rows<{ n: number }>(
@@ -172,6 +174,8 @@ givenOtherDatabase.describe('compacted chunks', () => {
     );
     expect(answer.units.reduce((sum: number, { rows: n }: Json) => sum + n, 0)).toBe(inTables[0].n);
     expect(await reads()).toEqual(rows);
+    // Columns have ranges of their own.
+    expect(await statementsWith('granule_ranges', reads)).toBe(0);
     await verified();
     await replayed();
     expect(await system.digests()).toEqual(digests);

@@ -1,10 +1,11 @@
 /**
  * Leaves out granules that no row can pass, as a read comes to them: of a slice of millions of rows, a filter that few pass leaves some
- * hundred granules. Where it leaves many, the slice is read as it is.
+ * hundred granules. Where it leaves many, the slice is read as it is, and so are columns: TimescaleDB itself leaves out their batches of
+ * a thousand rows that no row can pass, and opens one again for each granule of it.
  */
 import { GRANULE_ROWS, rangedColumns } from '../../../shared/proof/value-ranges.ts';
-import { lengthOf, parseMultirange, type Range } from '../../../shared/ranges.ts';
-import { int2, int8, Params } from '../../db/pg-messages.ts';
+import { clip, lengthOf, parseMultirange, type Range } from '../../../shared/ranges.ts';
+import { int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
 import { intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
@@ -31,8 +32,12 @@ export async function* withGranules(
     !placed &&
     relation.validity === 'none';
   const tested = isCut ? testsOf(rangedColumns(dataset), filters) : [];
+  let columns: readonly Range[] | undefined;
   for await (const slice of slices) {
-    const left = tested.length > 0 && hasMany(context, slice) ? await leftOf(context, tested, slice) : undefined;
+    const isLong = tested.length > 0 && hasMany(context, slice);
+    if (isLong) columns ??= await columnsOf(context);
+    const isInRows = isLong && clip(columns!, slice.from, slice.to).length === 0;
+    const left = isInRows ? await leftOf(context, tested, slice) : undefined;
     if (left) yield* slicesOfStretches(slice, left, { chunkMs: relation.chunkMs, newestFirst });
     else yield slice;
   }
@@ -43,6 +48,18 @@ const hasMany = (
   { rowsPerMs = 0, granuleLookupRows = Number.POSITIVE_INFINITY }: LiveContext,
   { from, to, stretches = [{ from, to }] }: Slice,
 ): boolean => rowsPerMs * lengthOf(stretches) >= granuleLookupRows;
+
+/** The times of the chunks in columns. */
+async function columnsOf({ session, request: { dataset } }: LiveContext): Promise<Range[]> {
+  const params = new Params();
+  const [[times]] = await session.found({
+    prepared: true,
+    text: `select range_agg(int8range(range_start_integer, range_end_integer)) from timescaledb_information.chunks
+     where is_compressed and hypertable_name = ${params.add(text(dataset.native.table))} and hypertable_schema = current_schema`,
+    params: params.list,
+  });
+  return parseMultirange(times ?? '{}');
+}
 
 /** The stretches of the slice's granules that may hold rows that pass, ascending; undefined where it is read as it is. */
 async function leftOf(
