@@ -4,6 +4,7 @@
  * the days of mourning. Half days count as trading days.
  */
 
+export const SECOND_MS = 1000;
 export const DAY_MS = 86_400_000;
 
 export const dayKey = (ms: number): string => new Date(ms).toISOString().slice(0, 10);

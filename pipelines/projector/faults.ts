@@ -1,7 +1,7 @@
 /** Faults of the data, which quarantine a partition, and checks of what a manifest claims about itself. */
 
 import { DatabaseError } from 'pg';
-import { DAY_MS } from '../../shared/dates.ts';
+import { DAY_MS, SECOND_MS } from '../../shared/dates.ts';
 import type { Extent } from '../../shared/db/partition-changes.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { Header, ManifestHeader } from '../../shared/frame/codec.ts';
@@ -12,7 +12,6 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import type { PartitionLoad } from './partition-load.ts';
 
-const SECOND_MS = 1000;
 /** The longest time from one expected capture to the next: a weekend between holidays, with a margin. */
 const MAX_CAPTURE_SPAN_MS = 15 * DAY_MS;
 

@@ -2,7 +2,9 @@
  * The kept klines of a file day as rows of binary COPY, with their digest: what klines answer, rounded from exact totals, and
  * the totals. serving/read/klines/sums.ts computes the same values from rows; the tests of kept klines compare them.
  */
+
 import { createHash } from 'node:crypto';
+import { SECOND_MS } from '../../shared/dates.ts';
 import { assert } from '../../shared/errors.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { multirangeText, type Range, joined as union } from '../../shared/ranges.ts';
@@ -44,7 +46,6 @@ export const digestOf = (native: Uint8Array, aligned: Uint8Array, inexactSeconds
     .update(inexactSeconds)
     .digest('hex');
 
-const SECOND_MS = 1000;
 /** With more stretches of inexact seconds than this, a partition has no exact ones. */
 const MOST_INEXACT = MOST_FINE;
 

@@ -1,5 +1,5 @@
 /** One answer in progress: the facts before its rows, the writer that receives the rows, and the checks after them. */
-import { isoOf } from '../../../shared/dates.ts';
+import { isoOf, SECOND_MS } from '../../../shared/dates.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { Warning } from '../../contract/problems.ts';
@@ -30,8 +30,6 @@ import { RowStreams, SecondConnection } from './row-streams.ts';
 import { reachOf, silenceWarnings } from './silences.ts';
 import { unitWarnings } from './unit-changes.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule, qualityWarnings } from './warnings.ts';
-
-const SECOND_MS = 1000;
 
 /** Computes the end of validity of rows that arrive completely and in order: the next row ends the validity of a row. */
 class ValidityLookahead implements RowSink {

@@ -2,6 +2,7 @@
  * Requests a recount of partitions whose rows a read did not find as proved. The request is all that this process writes:
  * the projector process recounts the rows, and it alone takes a partition out of service.
  */
+import { SECOND_MS } from '../../../shared/dates.ts';
 import { explain } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
@@ -11,7 +12,7 @@ import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import { SECOND_MS, sourceSizeOf } from '../klines/sources.ts';
+import { sourceSizeOf } from '../klines/sources.ts';
 import { KEPT_ROWS } from '../klines/sums.ts';
 import type { LostRows } from '../read-model.ts';
 

@@ -2,12 +2,11 @@
  * States at the ends of buckets: the last value of a series that was known then. A value counts for a bucket if its time lies
  * before the bucket's end and, where the frame is as of each row, if it was known at that end. Nothing here reads a store.
  */
-import { DAY_MS } from '../../../shared/dates.ts';
+import { DAY_MS, SECOND_MS } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { lastValid, type ProvedRun } from '../snapshot/proved-runs.ts';
 import type { RowValues } from './values.ts';
 
-const SECOND_MS = 1000;
 /** Blocks next to each other differ in time by hours at most. */
 const NEIGHBOURS_MS = 2 * DAY_MS;
 

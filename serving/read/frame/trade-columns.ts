@@ -1,5 +1,5 @@
 /** Columns of trades: the trades of a bucket become one value. Whole buckets come from kept klines where those have the value. */
-import { DAY_MS } from '../../../shared/dates.ts';
+import { DAY_MS, SECOND_MS } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
@@ -26,7 +26,6 @@ import {
   valueSql,
 } from './values.ts';
 
-const SECOND_MS = 1000;
 /** Digits after the point of a quotient before it becomes a double: more than tell any two doubles of prices apart. */
 const QUOTIENT_DECIMALS = 40;
 

@@ -2,15 +2,15 @@
 
 import { DAY_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
-import { joined, multirangeText, type Range } from '../../../shared/ranges.ts';
+import { joined } from '../../../shared/ranges.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import { KLINE_DATETIME, KLINE_FIELDS } from '../../../shared/registry/trades.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { int8, type Params, text } from '../../db/pg-messages.ts';
+import { int8, type Params } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
 import type { Rows } from '../read-model.ts';
-import { Relation } from '../sql/relation.ts';
+import { inRanges, Relation } from '../sql/relation.ts';
 import type { KlineSlice } from './slices.ts';
 import { keptSizeFor, QUARTILE_COLUMNS } from './sources.ts';
 import {
@@ -32,8 +32,6 @@ const LARGE_MS = 3_600_000;
 const KLINE_ROWS = 'kline_rows';
 /** No id has more than 15 digits (50 bits); below the sign bit that leaves 13 bits, the number of a day among 8,192. */
 const ID_BITS = 50;
-/** More ranges than this are compared through a multirange (a binary search) instead of one by one. */
-const MAX_COMPARED = 4;
 
 /** The columns that are made of the rows of a bucket, beside its start. */
 export interface BucketColumns {
@@ -291,17 +289,13 @@ export class KlineRelation implements Rows<KlineSlice> {
     const { dataset, mode } = this.#request;
     const table = source === 'shared' ? KLINE_TABLES.shared : KLINE_TABLES[mode === 'native' ? 'native' : 'aligned'];
     const sizeMs = source === 'shared' ? this.#sizeMs : keptSizeFor(dataset, this.#sizeMs)!;
-    const within = (range: Range) => `t.start_ms >= ${range.from} and t.start_ms < ${range.to}`;
     const tests = [
       `t.dataset_id = ${dataset.number}`,
       `t.size_s = ${sizeMs / 1000}`,
       `t.start_ms >= ${params.add(int8(from))} and t.start_ms < ${params.add(int8(to))}`,
     ];
     const ranges = joined(parts);
-    if (ranges.length > MAX_COMPARED) {
-      // As a subquery the text is parsed once: as an expression, once for each row.
-      tests.push(`t.start_ms <@ (select ${params.add(text(multirangeText(ranges)))}::text::int8multirange)`);
-    } else if (ranges.length > 1) tests.push(`(${ranges.map((range) => `(${within(range)})`).join(' or ')})`);
+    if (ranges.length > 1) tests.push(inRanges('t.start_ms', ranges, params));
     return `from ${table} t where ${tests.join(' and ')}`;
   }
 

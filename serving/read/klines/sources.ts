@@ -3,7 +3,7 @@
  * kept one divides, some columns are added up from aligned rows. Klines of time that has neither, and klines that a window or a gap
  * cuts, are computed from rows.
  */
-import { DAY_MS } from '../../../shared/dates.ts';
+import { DAY_MS, SECOND_MS } from '../../../shared/dates.ts';
 import { clip, gapsBetween, joined, parseMultirange, type Range } from '../../../shared/ranges.ts';
 import type { Mode } from '../../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -53,8 +53,6 @@ const MAX_KEPT_DAYS = 3660;
 export function keptSizeFor(dataset: DatasetDefinition, sizeMs: number): number | undefined {
   return KEPT_SIZES_MS.findLast((kept) => sizeMs % kept === 0 && isWholeSize(dataset, kept));
 }
-
-export const SECOND_MS = 1000;
 
 /** Whether aligned rows determine all columns that the request needs. */
 const isOfSeconds = ({ dataset, mode, fields, filters }: ReadRequest): boolean =>

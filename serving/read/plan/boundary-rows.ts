@@ -3,6 +3,7 @@
  * the row that ends the validity of the last one. Either may lie far away, so the search starts near; the index finds each in
  * microseconds.
  */
+import { SECOND_MS } from '../../../shared/dates.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { array, int4, Params } from '../../db/pg-messages.ts';
 import type { Part, SeriesRow, Slice } from '../read-model.ts';
@@ -146,7 +147,6 @@ export function runsOf({ coverage, relation, request, series }: PlanContext, ser
   return coverage.sources.find((source) => source.sourceId === sourceId)?.runs ?? [];
 }
 
-const SECOND_MS = 1000;
 /** The context with the rows that are carried into its window: a window of states holds every row that is valid in it. */
 export async function withCarriedIn(context: LiveContext): Promise<LiveContext> {
   const { request, coverage, relation, startMs: start } = context;

@@ -10,7 +10,7 @@ import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import { within } from '../snapshot/proved-runs.ts';
 import { type Place, Relation } from '../sql/relation.ts';
 import { boundsOfFilters, type LiveContext, type Placed } from './context.ts';
-import { intersected } from './ruled-out.ts';
+import { HAS_ALL_FRAMES, intersected } from './ruled-out.ts';
 
 /** Chunks are searched by one statement up to this many ids: each id costs a tenth of a millisecond more with several chunks, and a statement one. */
 const IDS_ACROSS_CHUNKS = 16;
@@ -60,10 +60,6 @@ const granuleOf = (dataset: DatasetDefinition, id: string): string =>
     ? `width_bucket(${id}, f.granule_offsets)`
     : `((${id} - f.first_offset::int8) / ${GRANULE_ROWS})::int4 + 1`;
 
-/** SQL: the frames of the partition `p` are all listed. */
-const IS_INDEXED = `p.rows = (select coalesce(sum(rows), 0) from frames
-  where dataset_id = p.dataset_id and partition_key = p.partition_key)`;
-
 /**
  * The times of rows with ids of the range. Partitions within the range count as a whole, and so do frames within it; of the others the
  * granules count.
@@ -95,7 +91,7 @@ async function timesOfIds({ request, session }: LiveContext, { from, to }: Range
            from unnest(f.granule_first_ms[${start}:${end}], f.granule_last_ms[${start}:${end}]) as r (first, last)
          ) g on not (${isWithin})
          where f.dataset_id = p.dataset_id and f.partition_key = p.partition_key and not (${isApart})
-       ) g on not p.offsets <@ ${range} and ${IS_INDEXED}
+       ) g on not p.offsets <@ ${range} and ${HAS_ALL_FRAMES}
        where p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved' and p.offsets && ${range}`,
       params,
     ),
@@ -173,7 +169,7 @@ async function unlistedOf({ request, session }: LiveContext, keys: readonly stri
   const params = new Params();
   const rows = await session.rows(
     `select p.from_ms, p.to_ms from partitions p where p.dataset_id = ${params.add(int2(request.dataset.number))}
-       and p.partition_key = any (${params.add(array(keys.map(text)))}) and not ${IS_INDEXED}`,
+       and p.partition_key = any (${params.add(array(keys.map(text)))}) and not ${HAS_ALL_FRAMES}`,
     params,
   );
   return rows.map(([from, to]) => ({ from: Number(from), to: Number(to) }));

@@ -8,7 +8,7 @@ import { clip, lengthOf, parseMultirange, type Range } from '../../../shared/ran
 import { int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
-import { intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
+import { HAS_ALL_FRAMES, intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
 
 /** Above this share of the rows, to search stretch by stretch takes as long as to read all. */
 const MAX_SHARE = 1 / 3;
@@ -88,8 +88,7 @@ async function leftOf(
          and f.first_ms < ${to} and f.last_ms >= ${from} and f.rows > 0 and ${mayPassSql(tested, 'f', params)}),
      lost as materialized (
        select from_ms, to_ms, rows from partitions p
-       where dataset_id = ${id} and state = 'proved' and from_ms < ${to} and to_ms > ${from} and p.rows <>
-         (select coalesce(sum(f.rows), 0) from frames f where f.dataset_id = p.dataset_id and f.partition_key = p.partition_key)),
+       where dataset_id = ${id} and state = 'proved' and from_ms < ${to} and to_ms > ${from} and not ${HAS_ALL_FRAMES}),
      s as (
        select coalesce(sum(${GRANULE_ROWS}) filter (where ${tests.join(' and ')}) <= ${2 * MAX_SHARE} * count(*) * ${GRANULE_ROWS}, true) as few
        from f, ${granules} where f.sample = 0),

@@ -86,6 +86,10 @@ export function mayPassSql(tested: readonly Tested[], alias: string, params: Par
   return tests.length === 0 ? 'true' : tests.join(' and ');
 }
 
+/** SQL: all frames of the partition `p` are listed; the log may have lost some. */
+export const HAS_ALL_FRAMES = `p.rows = (select coalesce(sum(rows), 0) from frames
+  where dataset_id = p.dataset_id and partition_key = p.partition_key)`;
+
 interface TestedPartition {
   readonly key: string;
   readonly window: Range;

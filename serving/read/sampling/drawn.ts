@@ -3,6 +3,7 @@
  * repetition, finds their rows, and keeps those that pass the filters. The accepted rows are uniform over all rows that pass,
  * however few; a budget of draws decides when a scan is cheaper.
  */
+import { SECOND_MS } from '../../../shared/dates.ts';
 import { lengthOf, type Range } from '../../../shared/ranges.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { Params } from '../../db/pg-messages.ts';
@@ -15,8 +16,6 @@ import { unitsOf } from './seconds.ts';
 
 /** Draws that take a second or two; a sampler that needs more is as good as stuck. */
 const MAX_DRAWS = 5000;
-
-const SECOND_MS = 1000;
 
 /** A scan reads this many rows in the time of one draw. */
 const ROWS_A_DRAW = 500;

@@ -3,6 +3,7 @@
  * other by number, but answers are ordered by time and block times go back and forth. So the sampler first finds the rows'
  * keys by partition and frame, then checks the filters, then reads the rows in their order.
  */
+import { SECOND_MS } from '../../../shared/dates.ts';
 import type { DatasetDefinition, PgType } from '../../../shared/registry/index.ts';
 import { nativeRows } from '../../../shared/registry/instruments.ts';
 import type { Statement } from '../../db/pg-messages.ts';
@@ -11,8 +12,6 @@ import type { LiveContext } from '../plan/context.ts';
 import type { Part, Slice } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
 import { batched, type MakeLookup, statementsOf } from './draw.ts';
-
-const SECOND_MS = 1000;
 
 /** A row's identity: its time, and the values that it is ordered by, as text. */
 export interface RowKey {

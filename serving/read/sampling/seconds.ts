@@ -3,6 +3,7 @@
  * which is uniform over the rows of a dense partition. The rows of a sparse partition are numbered.
  */
 
+import { SECOND_MS } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { nativeRows } from '../../../shared/registry/instruments.ts';
 import type { Statement } from '../../db/pg-messages.ts';
@@ -12,7 +13,6 @@ import { LostRows, type Slice } from '../read-model.ts';
 import type { Relation } from '../sql/relation.ts';
 import { batched, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
-const SECOND_MS = 1000;
 /** Numbering this many rows takes as long as trying seconds (a few ms). */
 const NUMBERED_ROWS = 10_000;
 /** Up to this many positions, walking the index to each is faster than numbering all rows once. */

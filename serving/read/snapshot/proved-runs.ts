@@ -1,14 +1,12 @@
 /** What is proved of a dataset in the read's snapshot, which stretches of time a window reads, and which gaps it has. */
 
-import { isoOf } from '../../../shared/dates.ts';
+import { isoOf, SECOND_MS } from '../../../shared/dates.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition, PartitionKind } from '../../../shared/registry/definition.ts';
 import type { Filter } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import type { Part } from '../read-model.ts';
-
-const SECOND_MS = 1000;
 
 /** Proved time without a gap: from its first row to the end of what is proved, or to the next expected partition. */
 export interface ProvedRun extends Range {

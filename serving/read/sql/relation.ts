@@ -1,6 +1,6 @@
 /** The SQL of a request's rows for any slice of time. Its text comes from the registry and from numbers, never from callers. */
 
-import { isoOf } from '../../../shared/dates.ts';
+import { isoOf, SECOND_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
 import { clip, multirangeText, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
@@ -15,8 +15,6 @@ import type { Part, Slice, ValidityRule } from '../read-model.ts';
 import { type Coverage, isWhole, knownTest, type RowScope } from '../snapshot/proved-runs.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';
 import { seriesRows } from './series-rows.ts';
-
-const SECOND_MS = 1000;
 
 /** SQL of aligned rows as the registry builds them, for a range of time; `test` is a further condition over `t`. */
 export function secondsOf(request: RowScope, { from, to }: Range, test?: string): string {
@@ -67,6 +65,16 @@ function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderTerm[] {
 /** More ranges than this are compared through a multirange (a binary search) instead of one by one. */
 const MAX_COMPARED = 4;
 
+/** A condition: the int8 lies in one of the ranges, sorted and disjoint. */
+export function inRanges(sql: string, ranges: readonly Range[], params: Params): string {
+  if (ranges.length === 0) return 'false';
+  if (ranges.length <= MAX_COMPARED) {
+    return `(${ranges.map(({ from, to }) => `${sql} >= ${from} and ${sql} < ${to}`).join(' or ')})`;
+  }
+  // Within a subquery the text is parsed once, and not for every row.
+  return `${sql} <@ (select ${params.add(text(multirangeText(ranges)))}::text::int8multirange)`;
+}
+
 /**
  * A condition over `t` that selects proved rows, and as of a time those that were known; undefined where every row of a proved
  * slice is proved. It follows the snapshot's coverage, in terms of the column that assigns rows to partitions.
@@ -82,13 +90,7 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
       and ${isOfPartition(scope.column)}${known === undefined ? '' : ` and ${known}`})`;
   }
   const isTime = scope.column === dataset.native.time.column;
-  const ranges = isTime ? clip(coverage.proved, slice.from, slice.to) : coverage.proved;
-  if (ranges.length === 0) return 'false';
-  if (ranges.length <= MAX_COMPARED) {
-    return `(${ranges.map(({ from, to }) => `${column} >= ${from} and ${column} < ${to}`).join(' or ')})`;
-  }
-  // Within a subquery the text is parsed once, and not for every row.
-  return `${column} <@ (select ${params.add(text(multirangeText(ranges)))}::text::int8multirange)`;
+  return inRanges(column, isTime ? clip(coverage.proved, slice.from, slice.to) : coverage.proved, params);
 }
 
 /** The id for a dataset without aligned rows. */
