@@ -12,8 +12,8 @@ export interface Part extends Range {
   readonly provedTo: number | undefined;
   /** Whether nothing later is proved: the end is then the end of coverage, not a gap. */
   readonly isLast: boolean;
-  /** Only these stretches of it are searched, ascending; absent where all of it is. Clipped to the part, they may be fewer. */
-  readonly stretches?: readonly Range[];
+  /** Only these ranges of it are searched, ascending; absent where all of it is. Clipped to the part, they may be fewer. */
+  readonly ranges?: readonly Range[];
 }
 
 /** The number of rows that a statement or a whole read must yield. */
@@ -63,8 +63,8 @@ export interface Slice {
   readonly to: number;
   /** The part that the slice belongs to. Time after the slice may still be proved. */
   readonly part: Part;
-  /** Only these stretches of the slice are searched, in the order in which their rows are read. */
-  readonly stretches?: readonly Range[];
+  /** Only these ranges of the slice are searched, in the order in which their rows are read. */
+  readonly ranges?: readonly Range[];
   /** Where to search for the row after the slice's last one; by default the rest of the part. */
   readonly following?: Range;
   /** For a dataset of many series: the rows just outside the slice, by series. */
@@ -73,8 +73,8 @@ export interface Slice {
   readonly count?: RowCount;
 }
 
-/** A statement whose rows may be read in stretches. */
-export interface Stretchable extends Range {
+/** How the rows of a statement may be read by several, each for a section of its time. */
+export interface Sections extends Range {
   readonly dataset: number;
   /** The number of rows, if it is proved. */
   readonly rows?: number;

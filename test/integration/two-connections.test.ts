@@ -6,10 +6,10 @@ import { DATASET, DAY_MS, type DayOfTrades, loadDays, randomDay, type Trade } fr
 import { eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
-/** More than sockets and bodies buffer, in many stretches. */
+/** More than sockets and bodies buffer, in many sections. */
 const ROWS = 100_000;
 const FIRST_MS = Date.parse('2024-05-01');
-/** Every third frame has a big quantity in each of its trades, so that a filter leaves many stretches of time. */
+/** Every third frame has a big quantity in each of its trades, so that a filter leaves many ranges of time. */
 const FRAME_ROWS = 200;
 const BIG = 1000;
 const isBig = ({ trade_id: id }: { readonly trade_id: number }) => Math.floor((id - 1) / FRAME_ROWS) % 3 === 0;
@@ -125,7 +125,7 @@ describe('a long read that is alone', () => {
     expect(after.filter((at, index) => at !== before[index])).toHaveLength(2);
   });
 
-  test('takes two connections to search the stretches that a filter leaves', async () => {
+  test('takes two connections to search the ranges that a filter leaves', async () => {
     const [fromMs, toMs] = [FIRST_MS, FIRST_MS + DAY_MS];
     const filters = [{ field: 'quantity', op: 'gt', value: BIG }];
     const before = await lastStatements();
@@ -191,7 +191,7 @@ describe('of a read with two connections', () => {
     await eventually(isFree(serving), 'everything is free');
   });
 
-  test('rows are counted: one that is lost in any stretch breaks the answer off', async () => {
+  test('rows are counted: one that is lost in any section breaks the answer off', async () => {
     await using serving = await serveWithTwo();
     await execute(env.databaseUrl, `delete from ${DATASET} where trade_id = ${Math.floor(ROWS * 0.7)}`);
     const response = await serving.open(requestOf(FIRST_MS, FIRST_MS + DAY_MS));

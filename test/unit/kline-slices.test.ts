@@ -8,7 +8,7 @@ import {
   klineSlices,
   klineSlicesBackward,
 } from '../../serving/read/klines/slices.ts';
-import { MAX_CHUNKS } from '../../serving/read/plan/boundary-rows.ts';
+import { MAX_CHUNKS } from '../../serving/read/plan/slices.ts';
 import type { Part } from '../../serving/read/read-model.ts';
 
 const CHUNK_MS = 1000;

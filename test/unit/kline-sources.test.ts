@@ -46,7 +46,11 @@ const worlds = fc
   .map(({ parts: all, stretches, buckets, shared, needsQuartiles }) => {
     const sizeMs = buckets * KEPT_MS;
     const sharedStarts = shared.toSorted((a, b) => a - b).map((start) => start * sizeMs);
-    const sources = new KlineSources(all, { stretches, sharedStarts }, { sizeMs, keptMs: KEPT_MS, needsQuartiles });
+    const sources = new KlineSources(
+      all,
+      { ranges: stretches, sharedStarts },
+      { sizeMs, keptMs: KEPT_MS, needsQuartiles },
+    );
     return { parts: all, stretches, sharedStarts, sizeMs, sources };
   });
 
@@ -122,7 +126,7 @@ describe('sources', () => {
 
   test('a gap does not end a slice of kept klines', () => {
     const years = Array.from({ length: 900 }, (_, n) => part(n * 2000, n * 2000 + 1000));
-    const kept = { stretches: years, sharedStarts: [] };
+    const kept = { ranges: years, sharedStarts: [] };
     const sources = new KlineSources(years, kept, { sizeMs: KEPT_MS, keptMs: KEPT_MS, needsQuartiles: true });
     const slices = [...klineSlices(years, { sizeMs: KEPT_MS, chunkMs: CHUNK_MS, sources })];
     expect(slices.length).toBeLessThanOrEqual(2);

@@ -12,7 +12,7 @@ import { type ExportSubject, isFrame } from '../../contract/export.ts';
 import type { Window } from '../../contract/read-request.ts';
 import { inOrder } from '../../read/execute/plan-read.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../../read/plan/context.ts';
-import { gatheredOf } from '../../read/plan/gathered.ts';
+import { mergedParts } from '../../read/plan/slices.ts';
 import { within } from '../../read/snapshot/proved-runs.ts';
 import { ArtifactFault, artifactFault } from './artifact.ts';
 
@@ -177,7 +177,7 @@ export async function* statementsByDay(
   { parts: all, left: parts = all, searched }: ReadPlan,
   begin: (day: string) => Promise<void>,
 ): AsyncGenerator<CountedStatement> {
-  const read = searched ? gatheredOf(live, parts, searched.rowsPerMs) : parts;
+  const read = searched ? mergedParts(live, parts, searched.rowsPerMs) : parts;
   const days = new Set<number>();
   for (const { from, to } of parts) {
     for (let day = Math.floor(from / DAY_MS); day * DAY_MS < to; day++) days.add(day);

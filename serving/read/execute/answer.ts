@@ -10,7 +10,7 @@ import { readTimestamptzMs } from '../../render/text.ts';
 import { askedDays } from '../klines/sources.ts';
 import { contextOf, type LiveContext, type PlanContext, type ReadPlan } from '../plan/context.ts';
 import { checkCount } from '../plan/counted.ts';
-import { KeptRows } from '../plan/kept-rows.ts';
+import { FoundRows } from '../plan/found-rows.ts';
 import {
   ContractViolation,
   LostRows,
@@ -319,14 +319,14 @@ export class Reader {
       const sink = answer.start(context, plan, rows, quality);
       for await (const statement of plan.statements) {
         const before = answer.found;
-        if (statement instanceof KeptRows) {
+        if (statement instanceof FoundRows) {
           await statement.giveTo(sink);
           continue;
         }
         await rows.read(statement, sink);
         const found = answer.found - before;
         answer.check(statement.count, found);
-        if (statement.stretchable) this.#second.note(statement.stretchable, found);
+        if (statement.sections) this.#second.note(statement.sections, found);
       }
       const count = answer.finish();
       rows.end();

@@ -1,16 +1,16 @@
 /** Plans the statements that answer a request, by its window. */
 import { Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
-import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
+import { withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
 import { narrowByIdentity } from '../plan/by-identity.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../plan/context.ts';
 import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
-import { gatheredOf } from '../plan/gathered.ts';
 import { withGranules } from '../plan/granules.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
+import { sectionsOf } from '../plan/sections.ts';
+import { mergedParts, slicesOf } from '../plan/slices.ts';
 import { maySort, SORTED_CHUNKS, sortedBy } from '../plan/sorted.ts';
-import { stretchable } from '../plan/stretches.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
@@ -28,7 +28,7 @@ export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStat
     const params = new Params();
     const sorted = maybeSorted ? await sortedBy(context, slice) : undefined;
     const text = relation.select(slice, params);
-    const more = sorted ? { sorted } : { stretchable: stretchable(context, slice) };
+    const more = sorted ? { sorted } : { sections: sectionsOf(context, slice) };
     yield { text, params: params.list, count: slice.count, ...more };
   }
 }
@@ -80,7 +80,7 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
     left
       ? {
           ...whole,
-          searched: gatheredOf(whole, left.parts, left.searched.rowsPerMs),
+          searched: mergedParts(whole, left.parts, left.searched.rowsPerMs),
           rowsPerMs: left.searched.rowsPerMs,
         }
       : whole,

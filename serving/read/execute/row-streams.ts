@@ -1,6 +1,6 @@
 /**
  * The rows of one read, over one connection or two. While nobody else reads, a long read takes a second connection that imports
- * the snapshot of the first. The two run the stretches of a statement in turn, and their rows are passed on in order: a stretch
+ * the snapshot of the first. The two run the sections of a statement in turn, and their rows are passed on in order: a section
  * whose turn has not come is read ahead up to a bound, and then its backend waits.
  */
 import { assert } from '../../../shared/errors.ts';
@@ -8,8 +8,8 @@ import type { PgConnection, RowSink } from '../../db/pg-connection.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import type { CountedStatement } from '../plan/context.ts';
-import { LEAST_LONG_ROWS } from '../plan/stretches.ts';
-import type { Stretchable } from '../read-model.ts';
+import { LEAST_LONG_ROWS } from '../plan/sections.ts';
+import type { Sections } from '../read-model.ts';
 import { Session } from '../snapshot/session.ts';
 import type { ReadDeadline } from './read-deadline.ts';
 
@@ -27,13 +27,13 @@ export class SecondConnection {
     this.pool = pool;
   }
 
-  note({ dataset, from, to }: Stretchable, rows: number): void {
+  note({ dataset, from, to }: Sections, rows: number): void {
     const density = rows / Math.max(to - from, LEAST_NOTED_MS);
     this.#densities.set(dataset, Math.max(density, this.#densities.get(dataset) ?? 0));
   }
 
   /** Where it says no, nothing is asked about frames: small reads cost no more than before. */
-  isLong({ dataset, from, to, rows }: Stretchable): boolean {
+  isLong({ dataset, from, to, rows }: Sections): boolean {
     const expected = rows ?? (this.#densities.get(dataset) ?? Number.POSITIVE_INFINITY) * (to - from);
     return expected >= LEAST_LONG_ROWS;
   }
@@ -85,12 +85,12 @@ export class RowStreams {
   /** Passes the statement's rows on, in order. */
   async read(statement: CountedStatement, sink: RowSink): Promise<void> {
     const { first, oids, second } = this.#options;
-    const { stretchable } = statement;
-    if (stretchable && this.#mayHaveTwo && second.isLong(stretchable)) {
-      const stretches = await stretchable.cut();
-      if (stretches.length > 1) {
+    const { sections } = statement;
+    if (sections && this.#mayHaveTwo && second.isLong(sections)) {
+      const statements = await sections.cut();
+      if (statements.length > 1) {
         await this.#invite();
-        await this.#readInTurn(stretches, sink);
+        await this.#readInTurn(statements, sink);
         return;
       }
     }
@@ -122,23 +122,23 @@ export class RowStreams {
     return isAlone?.() === true && second.pool.options.scheduler.isQuiet;
   }
 
-  async #readInTurn(stretches: readonly Statement[], sink: RowSink): Promise<void> {
+  async #readInTurn(all: readonly Statement[], sink: RowSink): Promise<void> {
     const { oids } = this.#options;
     const failed = Promise.withResolvers<never>();
     failed.promise.catch(() => {});
     const running: Running[] = [];
     let next = 0;
-    while (next < stretches.length || running.length > 0) {
+    while (next < all.length || running.length > 0) {
       for (const connection of this.#free(running)) {
-        if (next === stretches.length) break;
+        if (next === all.length) break;
         if (running.length > 0) connection.hold();
-        const done = connection.run([{ statement: stretches[next++], oids, sink }]).then(() => true as const);
+        const done = connection.run([{ statement: all[next++], oids, sink }]).then(() => true as const);
         done.catch(failed.reject);
         running.push({ connection, done });
       }
       const [{ connection, done }] = running;
       this.#passOn(connection);
-      const joining = this.#joining && next < stretches.length ? [this.#joining] : [];
+      const joining = this.#joining && next < all.length ? [this.#joining] : [];
       // A fault of either connection ends the read at once.
       if (await Promise.race([done, failed.promise, ...joining])) running.shift();
     }

@@ -8,9 +8,10 @@ import { nativeRows } from '../../../shared/registry/instruments.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import type { Warning } from '../../contract/problems.ts';
 import { array, Params, text } from '../../db/pg-messages.ts';
-import { slicesOf, withBoundaryRows } from '../plan/boundary-rows.ts';
+import { withBoundaryRows } from '../plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import { planLatest } from '../plan/latest.ts';
+import { slicesOf } from '../plan/slices.ts';
 import { admits, knownTest, within } from '../snapshot/proved-runs.ts';
 import { narrowed } from './plan-read.ts';
 

@@ -142,8 +142,8 @@ function* byBatch({ klines, searched, grid }: KlineContext, starts: readonly num
 class Buckets {
   readonly count: number;
   readonly #sizeMs: number;
-  /** Stretches of adjacent buckets, each with the number of its first bucket. */
-  readonly #stretches: { readonly from: number; readonly first: number }[] = [];
+  /** Runs of adjacent buckets, each with the number of its first bucket. */
+  readonly #runs: { readonly from: number; readonly first: number }[] = [];
 
   constructor(parts: readonly Part[], sizeMs: number) {
     let count = 0;
@@ -152,7 +152,7 @@ class Buckets {
       // The part's first bucket may be the last bucket of the part before it.
       const from = Math.max(end, floorTo(sizeMs, part.from));
       end = ceilTo(sizeMs, part.to);
-      this.#stretches.push({ from, first: count });
+      this.#runs.push({ from, first: count });
       count += (end - from) / sizeMs;
     }
     this.count = count;
@@ -161,13 +161,13 @@ class Buckets {
 
   startOf(number: number): number {
     let low = 0;
-    let high = this.#stretches.length - 1;
+    let high = this.#runs.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.#stretches[middle].first <= number) low = middle;
+      if (this.#runs[middle].first <= number) low = middle;
       else high = middle - 1;
     }
-    const { from, first } = this.#stretches[low];
+    const { from, first } = this.#runs[low];
     return from + (number - first) * this.#sizeMs;
   }
 }

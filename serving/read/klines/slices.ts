@@ -1,7 +1,7 @@
 /** Cuts proved parts at bucket boundaries, so that one statement computes a kline even where it spans a gap. */
 import { clip, type Range } from '../../../shared/ranges.ts';
-import { MAX_CHUNKS } from '../plan/boundary-rows.ts';
 import { type CountedPartition, countWithin } from '../plan/counted.ts';
+import { MAX_CHUNKS } from '../plan/slices.ts';
 import type { Part, RowCount } from '../read-model.ts';
 import { ceilTo, floorTo, type KlineSource, type KlineSources } from './sources.ts';
 
@@ -67,7 +67,7 @@ export function* countedKlineSlices(
 function groupsOf(parts: readonly Part[], partitions: readonly CountedPartition[], sizeMs: number): Part[][] {
   const groups: Part[][] = [];
   let wasWhole: boolean | undefined;
-  for (const { isWhole, ...part } of stretchesOf(parts, partitions)) {
+  for (const { isWhole, ...part } of cutAtWholeDays(parts, partitions)) {
     const group = groups.at(-1);
     const last = group?.at(-1);
     const isSeparate = last !== undefined && ceilTo(sizeMs, last.to) <= floorTo(sizeMs, part.from);
@@ -80,7 +80,7 @@ function groupsOf(parts: readonly Part[], partitions: readonly CountedPartition[
 }
 
 /** The parts, cut where runs of adjacent whole file days begin and end. */
-function* stretchesOf(
+function* cutAtWholeDays(
   parts: readonly Part[],
   partitions: readonly CountedPartition[],
 ): Generator<Part & { readonly isWhole: boolean }> {

@@ -72,8 +72,8 @@ const isSharedSize = (dataset: DatasetDefinition, mode: Mode, sizeMs: number) =>
 
 /** What is kept of the time that a read searches. */
 export interface KeptTime {
-  /** Stretches of partitions with kept klines, ascending and disjoint. They begin and end at multiples of the kept size. */
-  readonly stretches: readonly Range[];
+  /** Times of partitions with kept klines, ascending and disjoint. They begin and end at multiples of the kept size. */
+  readonly ranges: readonly Range[];
   /** Starts of the kept klines of the requested size that two proved partitions share, ascending. */
   readonly sharedStarts: readonly number[];
 }
@@ -98,7 +98,7 @@ export class KlineSources {
     const source = keptMs === SECOND_MS ? 'seconds' : keptMs === sizeMs ? 'stored' : 'added';
     const all = bucketsOf(runs).map((range): SourceRange => ({ ...range, source }));
     const shared = sharedWithin(runs, kept.sharedStarts, sizeMs);
-    const unkept = bucketsOf([...notKept(runs, kept.stretches, keptMs)]);
+    const unkept = bucketsOf([...notKept(runs, kept.ranges, keptMs)]);
     this.#ranges = [...overlay([...overlay(all, unkept, 'rows')], shared, 'shared')];
   }
 
@@ -137,17 +137,17 @@ export class KlineSources {
   }
 }
 
-/** The ranges of the runs that kept klines do not cover: outside the stretches, and where a run cuts a kept kline. */
-function* notKept(runs: readonly Range[], stretches: readonly Range[], keptMs: number): Generator<Range> {
+/** The ranges of the runs that kept klines do not cover: outside the ranges that are kept, and where a run cuts a kept kline. */
+function* notKept(runs: readonly Range[], kept: readonly Range[], keptMs: number): Generator<Range> {
   let next = 0;
   for (const { from, to } of runs) {
     if (from % keptMs !== 0) yield { from, to: from + 1 };
     if (to % keptMs !== 0) yield { from: to - 1, to };
-    while (next < stretches.length && stretches[next].to <= from) next++;
+    while (next < kept.length && kept[next].to <= from) next++;
     let at = from;
-    for (let index = next; index < stretches.length && stretches[index].from < to; index++) {
-      if (at < stretches[index].from) yield { from: at, to: stretches[index].from };
-      at = stretches[index].to;
+    for (let index = next; index < kept.length && kept[index].from < to; index++) {
+      if (at < kept[index].from) yield { from: at, to: kept[index].from };
+      at = kept[index].to;
     }
     if (at < to) yield { from: at, to };
   }
@@ -191,12 +191,12 @@ export async function klineSources(
   if (keptMs === undefined || parts.length === 0) return undefined;
   const window = { from: floorTo(sizeMs, parts[0].from), to: ceilTo(sizeMs, parts[parts.length - 1].to) };
   const days = await fileDays(context, { from: parts[0].from, to: parts[parts.length - 1].to });
-  const stretches = keptMs === SECOND_MS ? exactSeconds(days) : joined(days.filter(({ isKept }) => isKept));
+  const ranges = keptMs === SECOND_MS ? exactSeconds(days) : joined(days.filter(({ isKept }) => isKept));
   const sharedStarts = isSharedSize(dataset, mode, sizeMs) ? await sharedStartsOf(context, sizeMs, window) : [];
-  if (stretches.length === 0 && sharedStarts.length === 0) return undefined;
+  if (ranges.length === 0 && sharedStarts.length === 0) return undefined;
   const names = [...fields, ...filters.map((filter) => filter.field)].map(({ name }) => name);
   const needsQuartiles = names.some((name) => QUARTILE_COLUMNS.includes(name));
-  return new KlineSources(parts, { stretches, sharedStarts }, { sizeMs, keptMs, needsQuartiles });
+  return new KlineSources(parts, { ranges, sharedStarts }, { sizeMs, keptMs, needsQuartiles });
 }
 
 /** Of a history of years, the catalog need not be read to its start: most buckets hold trades. */
@@ -218,7 +218,7 @@ export function askedDays(request: ReadRequest): AskedDays | undefined {
   return { from: fromMs, to: toMs };
 }
 
-/** Stretches of file days whose seconds add up to native klines: within each day, and from one to the next. */
+/** Times of file days whose seconds add up to native klines: within each day, and from one to the next. */
 function exactSeconds(days: readonly FileDay[]): Range[] {
   const known = days.filter((day) => day.isKept && day.inexactSeconds !== null);
   const inexact = known.flatMap((day) => parseMultirange(day.inexactSeconds!));

@@ -1,64 +1,14 @@
 /**
- * Slices of proved parts, and per series the rows just outside a slice: the row that is still valid when the slice begins, and
- * the row that ends the validity of the last one. Either may lie far away, so the search starts near; the index finds each in
- * microseconds.
+ * Per series the rows just outside a slice: the row that is still valid when the slice begins, and the row that ends the validity of the
+ * last one. Either may lie far away, so the search starts near; the index finds each in microseconds.
  */
 import { SECOND_MS } from '../../../shared/dates.ts';
-import { clip, type Range } from '../../../shared/ranges.ts';
+import type { Range } from '../../../shared/ranges.ts';
 import { array, int4, Params } from '../../db/pg-messages.ts';
 import type { Part, SeriesRow, Slice } from '../read-model.ts';
 import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/proved-runs.ts';
 import { type LiveContext, type PlanContext, withParts } from './context.ts';
-
-/**
- * Chunks per statement. Every statement has literal time bounds: planning over 3,000 chunks takes 0.4 s and a lock on each,
- * over 32 it takes a few ms.
- */
-export const MAX_CHUNKS = 32;
-
-/** Ascending slices, cut at chunk boundaries. */
-export function* slicesOf(parts: readonly Part[], chunkMs: number, chunks = MAX_CHUNKS): Generator<Slice> {
-  for (const part of parts) {
-    for (let from = part.from; from < part.to; ) {
-      const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
-      const slice = sliceOf(part, from, to);
-      if (slice) yield slice;
-      from = to;
-    }
-  }
-}
-
-/** The slice between two times; undefined where none of it is searched. */
-function sliceOf(part: Part, from: number, to: number): Slice | undefined {
-  if (!part.stretches) return { from, to, part };
-  const stretches = clip(part.stretches, from, to);
-  return stretches.length === 0 ? undefined : { from: stretches[0].from, to: stretches.at(-1)!.to, part, stretches };
-}
-
-/** Slices from the oldest on: one chunk first, then twice as many each time. */
-function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
-  let chunks = 1;
-  for (let from = part.from; from < part.to; ) {
-    const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
-    yield { from, to, part };
-    from = to;
-    chunks = Math.min(MAX_CHUNKS, chunks * 2);
-  }
-}
-
-/** Slices from the newest back: one chunk first, then twice as many each time, since the wanted rows are mostly near the end. */
-export function* slicesBackward(parts: readonly Part[], chunkMs: number): Generator<Slice> {
-  let chunks = 1;
-  for (const part of parts.toReversed()) {
-    for (let to = part.to; to > part.from; ) {
-      const from = Math.max(part.from, (Math.ceil(to / chunkMs) - chunks) * chunkMs);
-      const slice = sliceOf(part, from, to);
-      if (slice) yield slice.stretches ? { ...slice, stretches: slice.stretches.toReversed() } : slice;
-      to = from;
-      chunks = Math.min(MAX_CHUNKS, chunks * 2);
-    }
-  }
-}
+import { slicesBackward, slicesForward } from './slices.ts';
 
 /** The slices; for a dataset of many series each comes with its boundary rows. */
 export async function* withBoundaryRows(context: LiveContext, slices: Iterable<Slice>): AsyncGenerator<Slice> {

@@ -10,10 +10,8 @@ import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import { within } from '../snapshot/proved-runs.ts';
 import { type Place, Relation } from '../sql/relation.ts';
 import { boundsOfFilters, type LiveContext, type Placed } from './context.ts';
-import { HAS_ALL_FRAMES, intersected } from './ruled-out.ts';
-
-/** Chunks are searched by one statement up to this many ids: each id costs a tenth of a millisecond more with several chunks, and a statement one. */
-const IDS_ACROSS_CHUNKS = 16;
+import { HAS_ALL_FRAMES } from './ruled-out.ts';
+import { groupsOf, intersected } from './slices.ts';
 
 export async function narrowByIdentity(context: LiveContext): Promise<LiveContext> {
   const { request, searched } = context;
@@ -39,13 +37,13 @@ function idsIn({ from, to }: Range, lists: readonly ReadonlySet<number>[]): numb
 }
 
 const bound = (id: number) => (Number.isFinite(id) ? String(id) : 'null');
-const hull = ([[from, to]]: readonly (readonly (string | null)[])[]): Range | undefined =>
+const boundsIn = ([[from, to]]: readonly (readonly (string | null)[])[]): Range | undefined =>
   from === null ? undefined : { from: Number(from), to: Number(to) };
 
 /** The times of the partitions that hold heights of the range. */
 async function timesOfSpan({ request, session }: LiveContext, { from, to }: Range): Promise<Range | undefined> {
   const params = new Params();
-  return hull(
+  return boundsIn(
     await session.rows(
       `select min(from_ms), max(to_ms) from partitions where dataset_id = ${params.add(int2(request.dataset.number))}
        and state = 'proved' and span && int8range(${bound(from)}, ${bound(to)})`,
@@ -81,7 +79,7 @@ async function timesOfIds({ request, session }: LiveContext, { from, to }: Range
     greatest === undefined
       ? count
       : `case when ${last} <= ${greatest} then ${count} else ${granuleOf(dataset, `${greatest}::int8`)} end`;
-  return hull(
+  return boundsIn(
     await session.rows(
       `select min(coalesce(g.from_ms, p.from_ms)), max(coalesce(g.to_ms, p.to_ms))
        from partitions p left join lateral (
@@ -149,16 +147,15 @@ async function narrowByIds(context: LiveContext, ids: readonly number[]): Promis
     });
   }
   const unlisted = await unlistedOf(context, [...without]);
-  const stretches = joined([...places, ...unlisted]).map(({ from, to }) => ({ from, to }));
-  if (unlisted.length > 0) return { ...context, searched: intersected(searched, stretches) };
+  const times = joined([...places, ...unlisted]).map(({ from, to }) => ({ from, to }));
+  if (unlisted.length > 0) return { ...context, searched: intersected(searched, times) };
   const placed = placedOf(places);
-  // The rows of one stretch are read as any others.
-  if (stretches.length < 2) return { ...context, searched: intersected(searched, stretches), placed };
-  const hulls = hullsOf(places, relation.chunkMs);
+  // The rows of one range are read as any others.
+  if (times.length < 2) return { ...context, searched: intersected(searched, times), placed };
   return {
     ...context,
     relation: new Relation(request, { ...context, places }),
-    searched: intersected(searched, hulls),
+    searched: intersected(searched, searchedFor(places, relation.chunkMs)),
     placed,
   };
 }
@@ -186,8 +183,8 @@ function placedOf(places: readonly FoundPlace[]): ReadonlyMap<string, Placed> {
   );
 }
 
-/** Ranges of time, ascending, that hold all places: one a chunk, or one for several with few ids. Exported for its test. */
-export function hullsOf(places: readonly Place[], chunkMs: number): Range[] {
+/** Ranges of time, ascending, that hold all places: one a chunk, or one for several with few ids. */
+function searchedFor(places: readonly Place[], chunkMs: number): Range[] {
   const chunks = new Map<number, Range & { readonly ids: number }>();
   for (const { from, to } of places) {
     for (let at = Math.floor(from / chunkMs); at * chunkMs < to; at++) {
@@ -196,12 +193,6 @@ export function hullsOf(places: readonly Place[], chunkMs: number): Range[] {
       chunks.set(at, { from: Math.min(known.from, start), to: Math.max(known.to, end), ids: known.ids + 1 });
     }
   }
-  const hulls: (Range & { readonly ids: number })[] = [];
-  for (const [, chunk] of [...chunks].sort(([a], [b]) => a - b)) {
-    const last = hulls.at(-1);
-    const ids = (last?.ids ?? 0) + chunk.ids;
-    if (last && ids <= IDS_ACROSS_CHUNKS) hulls[hulls.length - 1] = { from: last.from, to: chunk.to, ids };
-    else hulls.push(chunk);
-  }
-  return hulls.map(({ from, to }) => ({ from, to }));
+  const ascending = [...chunks.values()].sort((a, b) => a.from - b.from);
+  return groupsOf(ascending, chunkMs, ({ ids }) => ids).map((group) => ({ from: group[0].from, to: group.at(-1)!.to }));
 }

@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { FirstRow, Part, RowCount, Searched, SeriesRow, Stretchable } from '../read-model.ts';
+import type { FirstRow, Part, RowCount, Searched, Sections, SeriesRow } from '../read-model.ts';
 import {
   admittedBy,
   boundsOf,
@@ -16,24 +16,24 @@ import {
 } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
-import type { KeptRows } from './kept-rows.ts';
+import type { FoundRows } from './found-rows.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & {
   readonly count?: RowCount;
   /** How its rows may be read by several statements; absent where only this one yields them. */
-  readonly stretchable?: Stretchable;
+  readonly sections?: Sections;
 };
 
 export interface ReadPlan {
-  /** The unproved stretches that the answer spans. */
+  /** The gaps that the answer spans. */
   readonly gaps: readonly Gap[];
   /** The proved parts that the rows come from, ascending. */
   readonly parts: readonly Part[];
   /** Rows from before the parts that belong to the answer: see PlanContext. */
   readonly carried?: readonly SeriesRow[];
   /** The statements of the rows, in order, or the rows that the plan has read. */
-  readonly statements: Iterable<CountedStatement | KeptRows> | AsyncIterable<CountedStatement | KeptRows>;
+  readonly statements: Iterable<CountedStatement | FoundRows> | AsyncIterable<CountedStatement | FoundRows>;
   /** The number of rows that the answer must have, if known. */
   readonly expectedRows?: number;
   /** The number of stored rows that all statements together must read, if known. */

@@ -11,8 +11,8 @@ import { int2, int8, Params } from '../../db/pg-messages.ts';
 import { LostRows, type Part, type RowCount, type Slice } from '../read-model.ts';
 import type { FileDay } from '../snapshot/file-days.ts';
 import { boundsOf } from '../snapshot/proved-runs.ts';
-import { MAX_CHUNKS, slicesOf } from './boundary-rows.ts';
 import type { LiveContext, PlanContext } from './context.ts';
+import { MAX_CHUNKS, slicesOf } from './slices.ts';
 
 /** A proved partition that the read covers completely. */
 export interface CountedPartition extends Range {

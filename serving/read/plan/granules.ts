@@ -8,16 +8,15 @@ import { clip, lengthOf, parseMultirange, type Range } from '../../../shared/ran
 import { int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
-import { HAS_ALL_FRAMES, intersected, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
+import { HAS_ALL_FRAMES, mayPassSql, type Tested, testsOf } from './ruled-out.ts';
+import { groupsOf, intersected } from './slices.ts';
 
-/** Above this share of the rows, to search stretch by stretch takes as long as to read all. */
+/** Above this share of the rows, to search range by range takes as long as to read all. */
 const MAX_SHARE = 1 / 3;
 /** One of so many frames tells beforehand whether the others are worth reading. */
 const SAMPLED_FRAMES = 16;
-/** Chunks are searched by one statement up to this many stretches: each costs a tenth of a millisecond more with several chunks. */
-const STRETCHES_ACROSS_CHUNKS = 16;
 
-/** The slices without what no row can pass. @param newestFirst the order in which they come, and their stretches */
+/** The slices without what no row can pass. @param newestFirst the order in which they come, and their ranges */
 export async function* withGranules(
   context: LiveContext,
   slices: AsyncIterable<Slice>,
@@ -38,7 +37,7 @@ export async function* withGranules(
     if (isLong) columns ??= await columnsOf(context);
     const isInRows = isLong && clip(columns!, slice.from, slice.to).length === 0;
     const left = isInRows ? await leftOf(context, tested, slice) : undefined;
-    if (left) yield* slicesOfStretches(slice, left, { chunkMs: relation.chunkMs, newestFirst });
+    if (left) yield* slicesOfRanges(slice, left, relation.chunkMs, newestFirst);
     else yield slice;
   }
 }
@@ -46,8 +45,8 @@ export async function* withGranules(
 /** Few rows are read as fast as the ranges of their granules. */
 const hasMany = (
   { rowsPerMs = 0, granuleLookupRows = Number.POSITIVE_INFINITY }: LiveContext,
-  { from, to, stretches = [{ from, to }] }: Slice,
-): boolean => rowsPerMs * lengthOf(stretches) >= granuleLookupRows;
+  { from, to, ranges = [{ from, to }] }: Slice,
+): boolean => rowsPerMs * lengthOf(ranges) >= granuleLookupRows;
 
 /** The times of the chunks in columns. */
 async function columnsOf({ session, request: { dataset } }: LiveContext): Promise<Range[]> {
@@ -61,7 +60,7 @@ async function columnsOf({ session, request: { dataset } }: LiveContext): Promis
   return parseMultirange(times ?? '{}');
 }
 
-/** The stretches of the slice's granules that may hold rows that pass, ascending; undefined where it is read as it is. */
+/** The times of the slice's granules that may hold rows that pass, ascending; undefined where it is read as it is. */
 async function leftOf(
   { session, request: { dataset } }: LiveContext,
   tested: readonly Tested[],
@@ -104,33 +103,16 @@ async function leftOf(
     params,
   );
   if (isFew !== 't') return undefined;
-  const { stretches = [{ from: slice.from, to: slice.to }] } = slice;
-  const inOrder = stretches.toSorted((a, b) => a.from - b.from);
+  const { ranges = [{ from: slice.from, to: slice.to }] } = slice;
+  const inOrder = ranges.toSorted((a, b) => a.from - b.from);
   return intersected(inOrder, parseMultirange(times ?? '{}'));
 }
 
-interface Cut {
-  readonly chunkMs: number;
-  readonly newestFirst: boolean;
-}
-
-/** Slices of a slice's stretches: one a chunk, or one for several with few stretches. Exported for its test. */
-export function* slicesOfStretches(
-  slice: Slice,
-  all: readonly Range[],
-  { chunkMs, newestFirst }: Cut,
-): Generator<Slice> {
-  const chunkOf = (ms: number) => Math.floor(ms / chunkMs);
-  const groups: Range[][] = [];
-  for (const stretch of all) {
-    const group = groups.at(-1);
-    const isOfChunk = group && chunkOf(group[0].from) === chunkOf(stretch.to - 1);
-    if (group && (isOfChunk || group.length < STRETCHES_ACROSS_CHUNKS)) group.push(stretch);
-    else groups.push([stretch]);
-  }
+/** Slices of a slice's ranges. */
+function* slicesOfRanges(slice: Slice, all: readonly Range[], chunkMs: number, newestFirst: boolean): Generator<Slice> {
+  const groups = groupsOf(all, chunkMs);
   for (const group of newestFirst ? groups.toReversed() : groups) {
     const [from, to] = [group[0].from, group.at(-1)!.to];
-    const stretches = newestFirst ? group.toReversed() : group;
-    yield { ...slice, from, to, stretches };
+    yield { ...slice, from, to, ranges: newestFirst ? group.toReversed() : group };
   }
 }

@@ -5,12 +5,13 @@ import { Params } from '../../db/pg-messages.ts';
 import type { FirstRow, Part, Rows, Slice } from '../read-model.ts';
 import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
-import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
+import { withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import { FoundRows } from './found-rows.ts';
 import { withGranules } from './granules.ts';
-import { KeptRows } from './kept-rows.ts';
-import { type RankedStretch, rankedStretch } from './ranked-start.ts';
+import { type RankedSlice, rankedSlice } from './ranked-start.ts';
+import { slicesBackward } from './slices.ts';
 
 /** Up to this many rows, the database sorts the rows from the end, or the search keeps them. More are read forward from where they start. */
 const SORTED_ROWS = 10_000;
@@ -20,13 +21,13 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const newest = context.request.silences ? undefined : planNewest(context, wanted);
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
-  const ranked = wanted > SORTED_ROWS ? await rankedStretch(context, wanted) : undefined;
+  const ranked = wanted > SORTED_ROWS ? await rankedSlice(context, wanted) : undefined;
   if (ranked) return await planRanked(context, wanted, ranked);
   const slices = withGranules(context, withBoundaryRows(context, slicesBackward(searched, relation.chunkMs)), true);
   const isFiltered = context.request.filters.length > 0;
   // Where the end of a row's validity is computed, the search alone needs none, and the rows after its start are few.
   const isKept = isFiltered && wanted <= SORTED_ROWS && relation.validity !== 'computed';
-  if (isKept) return await planKept(context, slices, wanted);
+  if (isKept) return await planFound(context, slices, wanted);
   const { start, held } = await findStart(session, relation, slices, wanted);
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
   const partsWithRows = isFiltered ? partsOfSlices(held) : searched;
@@ -42,12 +43,8 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   };
 }
 
-/** The plan where row counts lead to the stretch that the rows begin in. Counts say how many rows the read must find. */
-async function planRanked(
-  context: LiveContext,
-  wanted: number,
-  { slice, rowsAfter }: RankedStretch,
-): Promise<ReadPlan> {
+/** The plan where row counts lead to the slice that the rows begin in. Counts say how many rows the read must find. */
+async function planRanked(context: LiveContext, wanted: number, { slice, rowsAfter }: RankedSlice): Promise<ReadPlan> {
   const { parts, searched, coverage, session, relation } = context;
   const { start } = await findStart(session, relation, [slice], wanted - rowsAfter);
   const sinceStart = { from: start?.ms ?? slice.from, to: Number.POSITIVE_INFINITY };
@@ -61,9 +58,9 @@ async function planRanked(
 }
 
 /** The plan where the search for the rows also reads them. Without filters, a read covers whole partitions and compares their counts. */
-async function planKept(context: LiveContext, slices: AsyncIterable<Slice>, wanted: number): Promise<ReadPlan> {
+async function planFound(context: LiveContext, slices: AsyncIterable<Slice>, wanted: number): Promise<ReadPlan> {
   const { parts, coverage, session, relation } = context;
-  const kept = new KeptRows(relation.key.length + 1);
+  const kept = new FoundRows(relation.key.length + 1);
   const held: Slice[] = [];
   for await (const slice of slices) {
     const params = new Params();
@@ -105,13 +102,13 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
   return last && last.fromMs >= newest.from && last.rows >= wanted ? last.fromMs : undefined;
 }
 
-/** The stretches of the slices (newest first), ascending; adjacent slices of a part are merged. */
+/** The parts of the slices (newest first), ascending; adjacent slices of a part are merged. */
 function partsOfSlices(slices: readonly Slice[]): Part[] {
   const merged: Part[] = [];
   for (const { from, to, part } of slices.toReversed()) {
     const last = merged.at(-1);
     const adjoins = last?.to === from && last.until === part.until;
-    if (adjoins && !part.stretches && !last.stretches) merged[merged.length - 1] = { ...last, to };
+    if (adjoins && !part.ranges && !last.ranges) merged[merged.length - 1] = { ...last, to };
     else merged.push({ ...part, from, to });
   }
   return merged;

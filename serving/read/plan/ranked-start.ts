@@ -7,8 +7,8 @@ import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
 
-/** A stretch of time, and how many of the newest rows lie after it. */
-export interface RankedStretch {
+/** A slice, and how many of the newest rows lie after it. */
+export interface RankedSlice {
   readonly slice: Slice;
   readonly rowsAfter: number;
 }
@@ -22,10 +22,10 @@ export interface RankedFrame {
 }
 
 /**
- * The stretch that holds the `wanted`-th row from the end; undefined where counts do not lead to it: with filters, for rows of a
+ * The slice that holds the `wanted`-th row from the end; undefined where counts do not lead to it: with filters, for rows of a
  * column's partitions, or when fewer rows are proved.
  */
-export async function rankedStretch(context: LiveContext, wanted: number): Promise<RankedStretch | undefined> {
+export async function rankedSlice(context: LiveContext, wanted: number): Promise<RankedSlice | undefined> {
   const { request, relation, session, searched } = context;
   const { dataset, mode, filters, asOfMs } = request;
   const isRanked = mode === 'native' && relation.isSingleSeries && dataset.partition.kind === 'file_day';
@@ -48,7 +48,7 @@ export async function rankedStretch(context: LiveContext, wanted: number): Promi
   // The row's place in the partition, counted from its end, and the rows of the partitions after it.
   const later = Number(upto) - Number(rows);
   const frames = await framesOf(context, key!);
-  const place = stretchOf(frames, Number(rows), Number(rows) - (wanted - later));
+  const place = rangeOf(frames, Number(rows), Number(rows) - (wanted - later));
   if (!place) return undefined;
   const { from = window.from, to = window.to } = place;
   return { slice: { from, to, part }, rowsAfter: later + place.rowsAfter };
@@ -73,7 +73,7 @@ async function framesOf({ session, request }: LiveContext, key: string): Promise
  * The times between which the row of a rank lies. Both are borders of frames that no time crosses: all rows of the frames before a
  * border are earlier than those after it. An end that is undefined is the partition's. Exported for its test.
  */
-export function stretchOf(
+export function rangeOf(
   frames: readonly RankedFrame[],
   rows: number,
   rank: number,

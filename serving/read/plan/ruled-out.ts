@@ -11,8 +11,9 @@ import type { Filter } from '../../contract/filters.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { Part, Searched } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
+import { intersected } from './slices.ts';
 
-/** Above this share of a partition's frames, one statement for the partition is faster than one for each stretch of frames. */
+/** Above this share of a partition's frames, one statement for the partition is faster than one for each range of frames. */
 const MAX_FRAME_SHARE = 0.5;
 
 /**
@@ -39,7 +40,7 @@ export async function ruleOut(
     left.map(({ key }) => key),
   );
   const counts = { framesRead: 0, framesSkipped: 0, rows: 0 };
-  const stretches: Range[] = [];
+  const ranges: Range[] = [];
   for (const partition of partitions) {
     const of = frames.get(partition.key);
     const placed = context.placed?.get(partition.key);
@@ -50,18 +51,18 @@ export async function ruleOut(
     counts.framesRead += read;
     counts.framesSkipped += partition.frames - read;
     counts.rows += Math.min(left.rows, placed?.rows ?? left.rows);
-    if (isCut) stretches.push(...of.stretches);
-    else if (partition.mayPass) stretches.push(partition.window);
+    if (isCut) ranges.push(...of.ranges);
+    else if (partition.mayPass) ranges.push(partition.window);
   }
   const read = left.filter(({ key, rows }) => frames.get(key)?.rows !== rows || frames.get(key)!.left > 0).length;
   const isAll = counts.framesSkipped === 0 && left.length === partitions.length;
   return {
-    parts: isAll ? searched : intersected(searched, joined(stretches)),
+    parts: isAll ? searched : intersected(searched, joined(ranges)),
     searched: {
       partitionsRead: read,
       partitionsSkipped: partitions.length - read,
       ...counts,
-      rowsPerMs: counts.rows / Math.max(lengthOf(stretches), 1),
+      rowsPerMs: counts.rows / Math.max(lengthOf(ranges), 1),
     },
   };
 }
@@ -129,7 +130,7 @@ interface TestedFrames {
   readonly left: number;
   readonly leftRows: number;
   /** The times of the frames that are left, ascending. */
-  readonly stretches: readonly Range[];
+  readonly ranges: readonly Range[];
 }
 
 async function framesIn(
@@ -149,28 +150,15 @@ async function framesIn(
     params,
   );
   return new Map(
-    rows.map(([key, all, frames, left, leftRows, stretches]) => [
+    rows.map(([key, all, frames, left, leftRows, ranges]) => [
       key!,
       {
         rows: Number(all),
         frames: Number(frames),
         left: Number(left),
         leftRows: Number(leftRows),
-        stretches: parseMultirange(stretches ?? '{}'),
+        ranges: parseMultirange(ranges ?? '{}'),
       },
     ]),
   );
-}
-
-/** Parts clipped to the ranges. Both ascend, and a year may have a thousand ranges. */
-export function intersected<R extends Range>(parts: readonly R[], ranges: readonly Range[]): R[] {
-  const found: R[] = [];
-  let next = 0;
-  for (const part of parts) {
-    while (next < ranges.length && ranges[next].to <= part.from) next++;
-    for (let at = next; at < ranges.length && ranges[at].from < part.to; at++) {
-      found.push({ ...part, from: Math.max(part.from, ranges[at].from), to: Math.min(part.to, ranges[at].to) });
-    }
-  }
-  return found;
 }

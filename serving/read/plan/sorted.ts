@@ -34,7 +34,7 @@ export const maySort = ({ request, relation, searched, rowsPerMs = 0 }: LiveCont
 /** The way to run the statement of a slice; undefined for the usual one. */
 export async function sortedBy(context: LiveContext, slice: Slice): Promise<Statement['sorted']> {
   const { relation, session, isAlone } = context;
-  if (slice.stretches || slice.to - slice.from < relation.chunkMs / 4) return undefined;
+  if (slice.ranges || slice.to - slice.from < relation.chunkMs / 4) return undefined;
   const params = new Params();
   const [[json]] = await session.rows(`explain (format json) select 1 ${relation.from(slice, params)}`, params);
   const [{ Plan: plan }] = JSON.parse(json!) as [{ readonly Plan: Plan }];

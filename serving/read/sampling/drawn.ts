@@ -171,18 +171,18 @@ const shareOf = (searched: readonly Range[], all: readonly Range[]): number =>
 /** Every proved second that passes the filters on time; a second may hold a row. */
 async function secondsOf(context: LiveContext): Promise<Population> {
   const partitions = await searchedPartitions(context);
-  const stretches = context.searched.map(({ from, to }) => {
+  const ranges = context.searched.map(({ from, to }) => {
     const first = Math.ceil(from / SECOND_MS);
     return { first, count: Math.max(0, Math.ceil(to / SECOND_MS) - first) };
   });
   return {
-    count: stretches.reduce((sum, { count }) => sum + count, 0),
+    count: ranges.reduce((sum, { count }) => sum + count, 0),
     rows: Math.ceil(rowsOf(partitions) * shareOf(context.searched, partitions)),
     searched: 1,
     async find(numbers) {
       return numbers.map((number) => {
         let left = number;
-        for (const { first, count } of stretches) {
+        for (const { first, count } of ranges) {
           if (left < count) return secondKey((first + left) * SECOND_MS);
           left -= count;
         }

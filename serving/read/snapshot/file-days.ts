@@ -11,7 +11,10 @@ export interface FileDay extends Range {
   readonly alignedRows: number | undefined;
   /** Whether klines are kept of it. */
   readonly isKept: boolean;
-  /** The text of the multirange of the catalog; null where it is not known. */
+  /**
+   * The multirange of times whose aligned rows do not add up to native klines: ids go back, or a sum is not the decimal that its double
+   * prints as. Null where it is not known.
+   */
   readonly inexactSeconds: string | null;
   /** The ids of its rows, where no two partitions share one. */
   readonly ids: Range | undefined;

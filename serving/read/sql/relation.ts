@@ -95,7 +95,7 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
 
 /** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
-const STRETCH_NUMBER = 's.number';
+const RANGE_NUMBER = 's.number';
 /** The time of aligned rows, as their fields have it. */
 const ALIGNED_AT = 't.aligned_at_utc';
 /** The columns of computed validity. No table has them: only these statements create them. */
@@ -275,10 +275,10 @@ export class Relation {
     return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
-  /** Rows of several stretches are ordered by the number of their stretch first, so that no more than a stretch is sorted at once. */
+  /** Rows of several ranges are ordered by the number of their range first, so that no more than a range is sorted at once. */
   order(direction = '', slice?: Slice): string {
     const terms = this.#order.map((term) => `${term.sql}${direction}`);
-    return [...(slice?.stretches && !this.#facts.places ? [STRETCH_NUMBER] : []), ...terms].join(', ');
+    return [...(slice?.ranges && !this.#facts.places ? [RANGE_NUMBER] : []), ...terms].join(', ');
   }
 
   /** `from ... where ...`: the slice's rows that pass the filters. */
@@ -312,7 +312,7 @@ export class Relation {
       const places = this.#facts.places.filter(({ from, to }) => from < slice.to && slice.from < to);
       return this.#ofPlaces(places, stored, tests, params);
     }
-    if (slice.stretches) return this.#ofStretches(slice.stretches, [stored, ...tests], params);
+    if (slice.ranges) return this.#ofRanges(slice.ranges, [stored, ...tests], params);
     if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
     const columns = this.#storedColumns();
     if (this.isState) columns.push(`${this.#validFrom()} as ${VALID_FROM}`);
@@ -323,12 +323,12 @@ export class Relation {
   }
 
   /**
-   * The rows of stretches that pass the tests. "offset 0" keeps the planner from joining in another way than by a search of the index
-   * for each stretch: it expects thousands of rows of one, and would rather read all rows and compare them with each.
+   * The rows of ranges that pass the tests. "offset 0" keeps the planner from joining in another way than by a search of the index
+   * for each range: it expects thousands of rows of one, and would rather read all rows and compare them with each.
    */
-  #ofStretches(stretches: readonly Range[], tests: readonly string[], params: Params): string {
-    assert(this.validity === 'none' && this.#time.pg === 'int8', 'stretches are of native rows without validity');
-    const ends = (['from', 'to'] as const).map((end) => params.add(array(stretches.map((one) => int8(one[end])))));
+  #ofRanges(ranges: readonly Range[], tests: readonly string[], params: Params): string {
+    assert(this.validity === 'none' && this.#time.pg === 'int8', 'ranges are of native rows without validity');
+    const ends = (['from', 'to'] as const).map((end) => params.add(array(ranges.map((one) => int8(one[end])))));
     // Each column that is named is unpacked where the rows lie in columns.
     const columns = new Set([...this.#storedColumns(), this.#timeOf(ROWS)]);
     const within = `${this.#timeOf(ROWS)} >= s.from_ms and ${this.#timeOf(ROWS)} < s.to_ms`;

@@ -1,21 +1,21 @@
-/** Cuts a statement for many rows into statements for stretches of time with about as many rows each, for two connections. */
+/** Cuts a statement for many rows into statements for sections of time with about as many rows each, for two connections. */
 import { GRANULE_ROWS } from '../../../shared/proof/value-ranges.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { int2, int8, Params, type Statement } from '../../db/pg-messages.ts';
-import type { Slice, Stretchable } from '../read-model.ts';
+import type { Sections, Slice } from '../read-model.ts';
 import type { LiveContext } from './context.ts';
 
 /** Fewer rows than this come as fast over one connection. */
 export const LEAST_LONG_ROWS = 32_768;
 /** About 2 MB of rows: less than a connection reads ahead, so that both work all the time. */
-const STRETCH_ROWS = 24_576;
+const SECTION_ROWS = 24_576;
 
-/** Undefined where the rows of a stretch depend on those around it. */
-export function stretchable(context: LiveContext, slice: Slice): Stretchable | undefined {
+/** Undefined where the rows of a section depend on those around it. */
+export function sectionsOf(context: LiveContext, slice: Slice): Sections | undefined {
   const { request, relation } = context;
   const isPlain = request.mode === 'native' && relation.validity === 'none';
   if (!isPlain || request.dataset.partition.kind !== 'file_day') return undefined;
-  if (slice.stretches) return searchable(context, slice, slice.stretches);
+  if (slice.ranges) return sectionsOfSearch(context, slice, slice.ranges);
   if (request.filters.length > 0) return undefined;
   return {
     dataset: request.dataset.number,
@@ -32,8 +32,8 @@ export function stretchable(context: LiveContext, slice: Slice): Stretchable | u
   };
 }
 
-/** A search of the stretches that filters leave, of a granule or more each: its work are the rows searched, not those found. */
-function searchable({ request, relation }: LiveContext, slice: Slice, all: readonly Range[]): Stretchable {
+/** A search of the ranges that filters leave, of a granule or more each: its work are the rows searched, not those found. */
+function sectionsOfSearch({ request, relation }: LiveContext, slice: Slice, all: readonly Range[]): Sections {
   return {
     dataset: request.dataset.number,
     from: slice.from,
@@ -41,11 +41,11 @@ function searchable({ request, relation }: LiveContext, slice: Slice, all: reado
     rows: all.length * GRANULE_ROWS,
     async cut() {
       const statements: Statement[] = [];
-      for (let at = 0; at < all.length; at += STRETCH_ROWS / GRANULE_ROWS) {
-        const stretches = all.slice(at, at + STRETCH_ROWS / GRANULE_ROWS);
+      for (let at = 0; at < all.length; at += SECTION_ROWS / GRANULE_ROWS) {
+        const ranges = all.slice(at, at + SECTION_ROWS / GRANULE_ROWS);
         const params = new Params();
-        const ends = { from: stretches[0].from, to: stretches[stretches.length - 1].to };
-        statements.push({ text: relation.select({ ...slice, ...ends, stretches }, params), params: params.list });
+        const ends = { from: ranges[0].from, to: ranges[ranges.length - 1].to };
+        statements.push({ text: relation.select({ ...slice, ...ends, ranges }, params), params: params.list });
       }
       return statements;
     },
@@ -74,14 +74,14 @@ async function framesIn({ session, request }: LiveContext, { from, to }: Range):
   });
 }
 
-/** The ends of the stretches, from the start of the range to its end: an even number of stretches, or one. */
+/** The ends of the sections, from the start of the range to its end: an even number of sections, or one. */
 export function cutsOf(frames: readonly FrameRows[], { from, to }: Range): number[] {
   const total = frames.reduce((sum, { rows }) => sum + rows, 0);
-  const stretches = total < LEAST_LONG_ROWS ? 1 : 2 * Math.ceil(total / (2 * STRETCH_ROWS));
+  const sections = total < LEAST_LONG_ROWS ? 1 : 2 * Math.ceil(total / (2 * SECTION_ROWS));
   const cuts = [from];
   let [index, before] = [0, 0];
-  for (let cut = 1; cut < stretches; cut++) {
-    const wanted = (total * cut) / stretches;
+  for (let cut = 1; cut < sections; cut++) {
+    const wanted = (total * cut) / sections;
     while (index < frames.length - 1 && before + frames[index].rows <= wanted) before += frames[index++].rows;
     const frame = frames[index];
     const at = Math.round(frame.from + ((wanted - before) / frame.rows) * (frame.to - frame.from));

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { KeptRows } from '../../serving/read/plan/kept-rows.ts';
+import { FoundRows } from '../../serving/read/plan/found-rows.ts';
 import { runs } from '../support/seed.ts';
 
 /** A cell as the server sends it. */
@@ -11,8 +11,8 @@ const cellOf = (bytes: Buffer | string | null) => {
 };
 
 /** Gives the rows, each within a larger piece as they arrive, and overwrites the piece after each. */
-function keep(rows: readonly { readonly key: string; readonly ms: number; readonly cells: Buffer }[]): KeptRows {
-  const kept = new KeptRows(2);
+function keep(rows: readonly { readonly key: string; readonly ms: number; readonly cells: Buffer }[]): FoundRows {
+  const kept = new FoundRows(2);
   for (const { key, ms, cells } of rows) {
     const row = Buffer.concat([cellOf(key), cellOf(String(ms)), cells]);
     const piece = Buffer.concat([Buffer.from('abc'), row, Buffer.from('def')]);
@@ -22,7 +22,7 @@ function keep(rows: readonly { readonly key: string; readonly ms: number; readon
   return kept;
 }
 
-async function given(kept: KeptRows): Promise<Buffer[]> {
+async function given(kept: FoundRows): Promise<Buffer[]> {
   const found: Buffer[] = [];
   let areOne = true;
   await kept.giveTo({

@@ -1,7 +1,7 @@
-/** Where a long statement is cut: anywhere would be right; stretches with about as many rows each are fast. */
+/** Where a long statement is cut: anywhere would be right; sections with about as many rows each are fast. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { cutsOf, LEAST_LONG_ROWS } from '../../serving/read/plan/stretches.ts';
+import { cutsOf, LEAST_LONG_ROWS } from '../../serving/read/plan/sections.ts';
 
 const frames = fc
   .array(fc.record({ ms: fc.integer({ min: 1, max: 3_600_000 }), rows: fc.integer({ min: 1, max: 40_000 }) }), {
@@ -17,7 +17,7 @@ const frames = fc
     });
   });
 
-test('stretches ascend from the start of the window to its end, with about as many rows each', () => {
+test('sections ascend from the start of the window to its end, with about as many rows each', () => {
   fc.assert(
     fc.property(frames, (list) => {
       const window = { from: 0, to: list[list.length - 1].to };
@@ -29,10 +29,10 @@ test('stretches ascend from the start of the window to its end, with about as ma
       const total = rowsBefore(window.to);
       // A cut lies at a whole millisecond, which may have many rows.
       const widest = Math.max(...list.map(({ from, to, rows }) => rows / (to - from)));
-      const stretches = 2 * Math.ceil(total / 49_152);
-      if (total >= LEAST_LONG_ROWS && cuts.length === stretches + 1) {
+      const sections = 2 * Math.ceil(total / 49_152);
+      if (total >= LEAST_LONG_ROWS && cuts.length === sections + 1) {
         for (const [index, cut] of cuts.entries()) {
-          expect(Math.abs(rowsBefore(cut) - (total * index) / stretches)).toBeLessThanOrEqual(widest + 1e-6 * total);
+          expect(Math.abs(rowsBefore(cut) - (total * index) / sections)).toBeLessThanOrEqual(widest + 1e-6 * total);
         }
       } else if (total < LEAST_LONG_ROWS) expect(cuts).toHaveLength(2);
     }),

@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { MAX_CHUNKS, slicesBackward, slicesOf } from '../../serving/read/plan/boundary-rows.ts';
-import { gathered } from '../../serving/read/plan/gathered.ts';
+import { groupsOf, MAX_CHUNKS, merged, slicesBackward, slicesOf } from '../../serving/read/plan/slices.ts';
 import type { Part, Slice } from '../../serving/read/read-model.ts';
 import { within } from '../../serving/read/snapshot/proved-runs.ts';
 import { clip, type Range } from '../../shared/ranges.ts';
@@ -9,7 +8,7 @@ import { runs } from '../support/seed.ts';
 
 const CHUNK = 10;
 
-/** Stretches of a few runs, ascending; some adjoin, and some are long. */
+/** Ranges of a few runs, ascending; some adjoin, and some are long. */
 const parts = fc
   .array(fc.record({ gap: fc.nat(40), length: fc.integer({ min: 1, max: 30 }), isNew: fc.nat(9) }), {
     maxLength: 40,
@@ -26,26 +25,26 @@ const parts = fc
   });
 
 const searchedBy = (slices: Iterable<Slice>): Range[] =>
-  [...slices].flatMap(({ from, to, stretches = [{ from, to }] }) => stretches);
+  [...slices].flatMap(({ from, to, ranges = [{ from, to }] }) => ranges);
 /** Every unit of time on its own. */
 const unitsOf = (ranges: readonly Range[]) =>
   ranges.flatMap(({ from, to }) => Array.from({ length: to - from }, (_, at) => from + at));
 
-test('what is gathered is searched once, in order, and nothing else is, within any window', () => {
+test('what is merged is searched once, in order, and nothing else is, within any window', () => {
   let most = 0;
   fc.assert(
     fc.property(parts, fc.nat(30), fc.nat(400), fc.nat(800), (all, longest, from, length) => {
       const window = { from, to: from + length };
       const expected = unitsOf(clip(all, window.from, window.to));
-      const searched = within(gathered(all, longest), window);
+      const searched = within(merged(all, longest), window);
       const ahead = [...slicesOf(searched, CHUNK)];
       expect(unitsOf(searchedBy(ahead))).toEqual(expected);
       const back = [...slicesBackward(searched, CHUNK)];
       expect(unitsOf(searchedBy(back).toReversed())).toEqual(expected);
-      for (const { stretches = [], ...slice } of [...ahead, ...back]) {
-        most = Math.max(most, stretches.length);
+      for (const { ranges = [], ...slice } of [...ahead, ...back]) {
+        most = Math.max(most, ranges.length);
         expect(Math.ceil(slice.to / CHUNK) - Math.floor(slice.from / CHUNK)).toBeLessThanOrEqual(MAX_CHUNKS);
-        for (const one of stretches) {
+        for (const one of ranges) {
           expect(one.to - one.from).toBeLessThanOrEqual(longest);
           expect(clip([one], slice.from, slice.to)).toEqual([one]);
         }
@@ -56,7 +55,7 @@ test('what is gathered is searched once, in order, and nothing else is, within a
   expect(most).toBeGreaterThan(5);
 });
 
-test('a part holds stretches of one proved run, and no more than a statement takes', () => {
+test('a part holds ranges of one proved run, and no more than a statement takes', () => {
   const part = (at: number, until: number): Part => ({
     from: 2 * at,
     to: 2 * at + 1,
@@ -65,13 +64,35 @@ test('a part holds stretches of one proved run, and no more than a statement tak
     isLast: false,
   });
   const many = Array.from({ length: 10_000 }, (_, at) => part(at, at < 5000 ? 1 : 2));
-  const found = gathered(many, 1);
-  expect(found.map(({ stretches, until }) => [stretches?.length, until])).toEqual([
+  const found = merged(many, 1);
+  expect(found.map(({ ranges, until }) => [ranges?.length, until])).toEqual([
     [4096, 1],
     [904, 1],
     [4096, 2],
     [904, 2],
   ]);
   expect(found[1]).toMatchObject({ from: 2 * 4096, to: 2 * 4999 + 1, provedTo: 7, isLast: false });
-  expect(gathered(many.slice(0, 1), 1)).toEqual([many[0]]);
+  expect(merged(many.slice(0, 1), 1)).toEqual([many[0]]);
+});
+
+test('ranges share a statement within a chunk, and beyond it only if they are few', () => {
+  const ranges = fc
+    .uniqueArray(fc.nat(5000), { minLength: 1, maxLength: 200 })
+    .map((starts) =>
+      starts.sort((a, b) => a - b).map((from) => ({ from: 2 * from, to: 2 * from + 1, ids: (from % 3) + 1 })),
+    );
+  fc.assert(
+    fc.property(ranges, fc.integer({ min: 10, max: 3000 }), (all, chunkMs) => {
+      const groups = groupsOf(all, chunkMs, ({ ids }) => ids);
+      expect(groups.flat()).toEqual(all);
+      const chunksOf = (list: readonly Range[]) => new Set(list.map(({ from }) => Math.floor(from / chunkMs))).size;
+      const idsOf = (list: readonly { readonly ids: number }[]) => list.reduce((sum, { ids }) => sum + ids, 0);
+      for (const [at, group] of groups.entries()) {
+        expect(chunksOf(group) === 1 || idsOf(group) <= 16).toBe(true);
+        // None could take the next range, too.
+        const next = groups[at + 1]?.[0];
+        if (next) expect(chunksOf([...group, next]) > 1 && idsOf([...group, next]) > 16).toBe(true);
+      }
+    }),
+  );
 });

@@ -10,7 +10,7 @@ const MAX_BYTES = 1024 * 1024;
 const ROWS_A_TURN = 256;
 
 /** Takes rows newest first, each with its key and time before its cells, and gives them oldest first without these. */
-export class KeptRows implements RowSink {
+export class FoundRows implements RowSink {
   rows = 0;
   readonly #leading: number;
   #bytes = Buffer.allocUnsafe(16 * 1024);
