@@ -136,6 +136,26 @@ describe('a long read that is alone', () => {
   });
 });
 
+test.each([
+  ['within the second day', 20_000, {}],
+  ['within the first', 110_000, {}],
+  ['of those that pass', 35_000, { filters: [{ field: 'quantity', op: 'gt', value: BIG }] }],
+])(
+  'the newest rows begin with the first of them, and not with another of its millisecond: %s',
+  async (_, least, more) => {
+    await using serving = await serve();
+    const passes = 'filters' in more ? isBig : () => true;
+    const times = days.flatMap(({ trades }) => trades.filter(passes).map(({ timestamp }) => timestamp));
+    let n_rows = least;
+    while (times.at(-n_rows) !== times.at(-n_rows - 1)) n_rows++;
+    const response = await serving.open({ ...CSV, body: JSON.stringify({ ...ALL, n_rows, ...more }) });
+    const [head, ...lines] = csvOf(FIRST_MS, FIRST_MS + 2 * DAY_MS, passes)
+      .trimEnd()
+      .split('\n');
+    expect((await text(response)) === [head, ...lines.slice(-n_rows), ''].join('\n')).toBe(true);
+  },
+);
+
 test('a short read takes one connection, also after long ones of its dataset', async () => {
   await using serving = await serve();
   for (let i = 0; i < 2; i++) {

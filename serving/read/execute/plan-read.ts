@@ -1,37 +1,18 @@
 /** Plans the statements that answer a request, by its window. */
-import { Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
 import { withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
 import { narrowByIdentity } from '../plan/by-identity.ts';
-import type { CountedStatement, LiveContext, ReadPlan } from '../plan/context.ts';
-import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
-import { withGranules } from '../plan/granules.ts';
+import type { LiveContext, ReadPlan } from '../plan/context.ts';
+import { checkEvents, countOfWindow } from '../plan/counted.ts';
+import { inOrder } from '../plan/in-order.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
-import { sectionsOf } from '../plan/sections.ts';
 import { mergedParts, slicesOf } from '../plan/slices.ts';
-import { maySort, SORTED_CHUNKS, sortedBy } from '../plan/sorted.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
 import { sampleAligned } from '../sampling/seconds.ts';
 import { boundsOf, gapsWithin } from '../snapshot/proved-runs.ts';
-
-/** All rows of the window, slice by slice. */
-export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
-  const { relation, searched } = context;
-  const maybeSorted = maySort(context);
-  const slices = maybeSorted
-    ? slicesOf(searched, relation.chunkMs, SORTED_CHUNKS)
-    : await countedSlices(context, searched);
-  for await (const slice of withGranules(context, withBoundaryRows(context, slices))) {
-    const params = new Params();
-    const sorted = maybeSorted ? await sortedBy(context, slice) : undefined;
-    const text = relation.select(slice, params);
-    const more = sorted ? { sorted } : { sections: sectionsOf(context, slice) };
-    yield { text, params: params.list, count: slice.count, ...more };
-  }
-}
 
 type SamplePlan = Pick<ReadPlan, 'statements' | 'expectedRows' | 'count'>;
 

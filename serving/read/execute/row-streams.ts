@@ -107,9 +107,10 @@ export class RowStreams {
   /** Closes the second connection and cancels what it runs. */
   discard(): void {
     this.#hasEnded = true;
-    const { pool } = this.#options.second;
-    if (this.#second) pool.discard(this.#second);
-    if (this.#second) this.#options.second.isTaken = false;
+    const { second } = this.#options;
+    if (!this.#second) return;
+    second.pool.discard(this.#second);
+    second.isTaken = false;
     this.#second = undefined;
   }
 

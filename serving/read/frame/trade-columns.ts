@@ -13,7 +13,6 @@ import { floorTo, klineSources } from '../klines/sources.ts';
 import { type Bucket, decimal, decimalSum, type Formulas } from '../klines/sums.ts';
 import { type LiveContext, withParts } from '../plan/context.ts';
 import { type CountedPartition, checkCount, countWithin, wholeFileDays } from '../plan/counted.ts';
-import { ruleOut } from '../plan/ruled-out.ts';
 import { within } from '../snapshot/proved-runs.ts';
 import {
   type ColumnGroup,
@@ -190,8 +189,7 @@ export async function tradeColumns(
     knownTo === undefined
       ? whole.searched
       : within(whole.searched, { from: Number.NEGATIVE_INFINITY, to: endOfKnown(whole, knownTo) });
-  const cut = { ...whole, searched: known };
-  const context = whole.request.filters.length > 0 ? { ...cut, searched: (await ruleOut(cut))?.parts ?? known } : cut;
+  const context = { ...whole, searched: known };
   const all = columns.map(({ column }) => column);
   const klines = new KlineRelation(context, gridMs, {
     columns: bucketColumns(all),

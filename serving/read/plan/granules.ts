@@ -23,13 +23,8 @@ export async function* withGranules(
   newestFirst = false,
 ): AsyncGenerator<Slice> {
   const { request, relation, placed } = context;
-  const { dataset, mode, filters, klineMs } = request;
-  const isCut =
-    mode === 'native' &&
-    klineMs === undefined &&
-    dataset.partition.kind === 'file_day' &&
-    !placed &&
-    relation.validity === 'none';
+  const { dataset, mode, filters } = request;
+  const isCut = mode === 'native' && dataset.partition.kind === 'file_day' && !placed && relation.validity === 'none';
   const tested = isCut ? testsOf(rangedColumns(dataset), filters) : [];
   let columns: readonly Range[] | undefined;
   for await (const slice of slices) {

@@ -6,10 +6,11 @@ import type { FirstRow, Part, Rows, Slice } from '../read-model.ts';
 import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
 import { withBoundaryRows } from './boundary-rows.ts';
-import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
-import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import type { LiveContext, PlanContext, ReadPlan } from './context.ts';
+import { checkEvents, countOfNewest, countOfWindow } from './counted.ts';
 import { FoundRows } from './found-rows.ts';
 import { withGranules } from './granules.ts';
+import { inOrder } from './in-order.ts';
 import { type RankedSlice, rankedSlice } from './ranked-start.ts';
 import { slicesBackward } from './slices.ts';
 
@@ -26,8 +27,9 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const slices = withGranules(context, withBoundaryRows(context, slicesBackward(searched, relation.chunkMs)), true);
   const isFiltered = context.request.filters.length > 0;
   // Where the end of a row's validity is computed, the search alone needs none, and the rows after its start are few.
-  const isKept = isFiltered && wanted <= SORTED_ROWS && relation.validity !== 'computed';
-  if (isKept) return await planFound(context, slices, wanted);
+  if (isFiltered && wanted <= SORTED_ROWS && relation.validity !== 'computed') {
+    return await planFound(context, slices, wanted);
+  }
   const { start, held } = await findStart(session, relation, slices, wanted);
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
   const partsWithRows = isFiltered ? partsOfSlices(held) : searched;
@@ -37,7 +39,7 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: forward(context, within(partsWithRows, sinceStart), start?.key),
+    statements: inOrder({ ...context, searched: within(partsWithRows, sinceStart) }, start?.key),
     count: start ? await countOfNewest(context, start) : await countOfWindow(context),
     since: start,
   };
@@ -51,7 +53,7 @@ async function planRanked(context: LiveContext, wanted: number, { slice, rowsAft
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: forward(context, within(searched, sinceStart), start?.key),
+    statements: inOrder({ ...context, searched: within(searched, sinceStart) }, start?.key),
     expectedRows: wanted,
     since: start,
   };
@@ -72,7 +74,9 @@ async function planFound(context: LiveContext, slices: AsyncIterable<Slice>, wan
   }
   const start = kept.rows === wanted ? kept.oldest : undefined;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
-  const statements = kept.areAll ? [kept] : forward(context, within(partsOfSlices(held), sinceStart), start?.key);
+  const statements = kept.areAll
+    ? [kept]
+    : inOrder({ ...context, searched: within(partsOfSlices(held), sinceStart) }, start?.key);
   return { gaps: gapsSince(coverage, sinceStart.from), parts: within(parts, sinceStart), statements, since: start };
 }
 
@@ -141,20 +145,4 @@ export async function findStart<S>(
     if (missing === 0) return { start: { key: row.slice(0, -2) as string[], ms: Number(row[last - 1]) }, held };
   }
   return { held };
-}
-
-async function* forward(
-  context: LiveContext,
-  parts: readonly Part[],
-  key: readonly string[] | undefined,
-): AsyncGenerator<CountedStatement> {
-  const { relation } = context;
-  let isFirst = true;
-  for await (const slice of withGranules(context, withBoundaryRows(context, await countedSlices(context, parts)))) {
-    const params = new Params();
-    const where = isFirst && key ? relation.fromKey(key, params) : undefined;
-    isFirst = false;
-    // The first statement may leave out rows of its first millisecond, so its count is unknown.
-    yield { text: relation.select(slice, params, where), params: params.list, count: where ? undefined : slice.count };
-  }
 }

@@ -43,7 +43,7 @@ export async function ruleOut(
   const ranges: Range[] = [];
   for (const partition of partitions) {
     const of = frames.get(partition.key);
-    const placed = context.placed?.get(partition.key);
+    const placed = ofIds?.get(partition.key);
     const isIndexed = of !== undefined && of.rows === partition.rows;
     const isCut = partition.mayPass && isIndexed && of.left <= of.frames * MAX_FRAME_SHARE;
     const left = !partition.mayPass ? NOTHING : isCut ? { frames: of.left, rows: of.leftRows } : partition;
