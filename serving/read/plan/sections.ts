@@ -9,48 +9,37 @@ import type { LiveContext } from './context.ts';
 export const LEAST_LONG_ROWS = 32_768;
 /** About 2 MB of rows: less than a connection reads ahead, so that both work all the time. */
 const SECTION_ROWS = 24_576;
+const SECTION_RANGES = SECTION_ROWS / GRANULE_ROWS;
 
 /** Undefined where the rows of a section depend on those around it. */
 export function sectionsOf(context: LiveContext, slice: Slice): Sections | undefined {
   const { request, relation } = context;
+  const { from, to, count, ranges } = slice;
   const isPlain = request.mode === 'native' && relation.validity === 'none';
   if (!isPlain || request.dataset.partition.kind !== 'file_day') return undefined;
-  if (slice.ranges) return sectionsOfSearch(context, slice, slice.ranges);
-  if (request.filters.length > 0) return undefined;
+  if (!ranges && request.filters.length > 0) return undefined;
+  const statementOf = (section: Pick<Slice, 'from' | 'to' | 'ranges'>): Statement => {
+    const params = new Params();
+    return { text: relation.select({ ...slice, ...section }, params), params: params.list };
+  };
   return {
-    dataset: request.dataset.number,
-    from: slice.from,
-    to: slice.to,
-    rows: slice.count?.rows,
+    ...{ dataset: request.dataset.number, from, to },
+    // The work of a search is the rows searched, not those found.
+    rows: ranges ? ranges.length * GRANULE_ROWS : count?.rows,
     async cut() {
+      if (ranges) return groupsOfRanges(ranges).map(statementOf);
       const times = cutsOf(await framesIn(context, slice), slice);
-      return times.slice(1).map((to, index) => {
-        const params = new Params();
-        return { text: relation.select({ ...slice, from: times[index], to }, params), params: params.list };
-      });
+      return times.slice(1).map((end, index) => statementOf({ from: times[index], to: end }));
     },
   };
 }
 
-/** A search of the ranges that filters leave, of a granule or more each: its work are the rows searched, not those found. */
-function sectionsOfSearch({ request, relation }: LiveContext, slice: Slice, all: readonly Range[]): Sections {
-  return {
-    dataset: request.dataset.number,
-    from: slice.from,
-    to: slice.to,
-    rows: all.length * GRANULE_ROWS,
-    async cut() {
-      const statements: Statement[] = [];
-      for (let at = 0; at < all.length; at += SECTION_ROWS / GRANULE_ROWS) {
-        const ranges = all.slice(at, at + SECTION_ROWS / GRANULE_ROWS);
-        const params = new Params();
-        const ends = { from: ranges[0].from, to: ranges[ranges.length - 1].to };
-        statements.push({ text: relation.select({ ...slice, ...ends, ranges }, params), params: params.list });
-      }
-      return statements;
-    },
-  };
-}
+/** The ranges that filters leave, of a granule or more each, by section. */
+const groupsOfRanges = (ranges: readonly Range[]) =>
+  Array.from({ length: Math.ceil(ranges.length / SECTION_RANGES) }, (_, at) => {
+    const group = ranges.slice(at * SECTION_RANGES, (at + 1) * SECTION_RANGES);
+    return { from: group[0].from, to: group[group.length - 1].to, ranges: group };
+  });
 
 /** The rows of a frame that lie in a range of time, estimated: a cut may lie anywhere. */
 interface FrameRows extends Range {
