@@ -3,15 +3,14 @@
  * like the HTTP service. It prints one line of JSON for each report: `progress`, `round` (with `follow`), at last `report` or `error`.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { explain, TidemarkError } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import { readProcessOptions, untilStopped, usableSettings } from '../monitoring/startup.ts';
 import { freshnessRule } from '../read/execute/warnings.ts';
-import { ReadFault } from '../read/read-model.ts';
 import { shadowedBy } from '../rights/gate.ts';
 import { LakeFolder } from './folder.ts';
-import { Lake } from './lake.ts';
+import { Lake, lakeFaultCode } from './lake.ts';
 
 const PROGRESS_MS = 200;
 /** A stop waits this long for the files in progress to be given up. */
@@ -62,18 +61,11 @@ async function main(): Promise<void> {
   print({ report: lake.report(), stopped: stopping.signal.aborted });
 }
 
-/** The code of a fault, for the command that started this process. */
-const codeOfFault = (error: unknown) =>
-  codeOf(error) ??
-  (error instanceof ReadFault && error.kind === 'backend'
-    ? 'DATABASE_UNAVAILABLE'
-    : (outageCode(error) ?? 'UNEXPECTED'));
-
 try {
   await main();
   process.exitCode = 0;
 } catch (error) {
-  const code = codeOfFault(error);
+  const code = lakeFaultCode(error) ?? 'UNEXPECTED';
   const remedy = error instanceof TidemarkError ? error.remedy : undefined;
   print({ error: { code, message: explain(error), remedy } });
   process.exitCode = code === 'CONFIGURATION_INVALID' || code === 'USAGE' ? 2 : 1;

@@ -298,10 +298,15 @@ const TRANSIENT: ReadonlySet<ErrorCode> = new Set([
 ]);
 
 function isTransient(error: unknown): boolean {
-  // Of the plan, which is read beside the reader. Class 42 are faults of its statements.
-  if (error instanceof ConnectionLost) return true;
-  if (error instanceof ServerFault) return !error.sqlState.startsWith('42');
-  if (error instanceof ReadFault) return error.kind === 'backend' || error.kind === 'timeout';
-  const code = codeOf(error) ?? outageCode(error);
+  const code = lakeFaultCode(error);
   return code !== undefined && TRANSIENT.has(code);
+}
+
+/** The code of a fault; undefined where it is one of the lake itself. */
+export function lakeFaultCode(error: unknown): ErrorCode | undefined {
+  // Of the plan, which is read beside the reader. Class 42 are faults of its statements.
+  const isOfConnection =
+    error instanceof ConnectionLost || (error instanceof ServerFault && !error.sqlState.startsWith('42'));
+  const isOfRead = error instanceof ReadFault && (error.kind === 'backend' || error.kind === 'timeout');
+  return isOfConnection || isOfRead ? 'DATABASE_UNAVAILABLE' : (codeOf(error) ?? outageCode(error));
 }
