@@ -7,7 +7,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
-import { Prng } from '../../serving/read/sampling/draw.ts';
 import { BUFFER_BYTES, CELL, OutputBuffer } from '../../serving/render/cells.ts';
 import { JsonRows, jsonList } from '../../serving/render/json-rows.ts';
 import {
@@ -353,35 +352,6 @@ describe('instants', () => {
   ])('%j is none', (text) => expect(parseInstant(text)).toBeUndefined());
 });
 
-describe('random numbers', () => {
-  test('below() reaches every number about as often', () => {
-    const prng = new Prng(7);
-    const counts = new Array<number>(10).fill(0);
-    for (let i = 0; i < 100_000; i++) counts[prng.below(10)]++;
-    // 30 is over 99.9 % of the chi-square distribution with 9 degrees of freedom.
-    expect(chiSquare(counts)).toBeLessThan(30);
-  });
-
-  test('distinct() draws different numbers, ascending, the same for the same seed, all of them when all are asked', () => {
-    fc.assert(
-      fc.property(
-        fc.maxSafeInteger(),
-        fc.integer({ min: 1, max: 2 ** 40 }),
-        fc.integer({ min: 0, max: 50 }),
-        (seed, bound, n) => {
-          const count = Math.min(n, bound);
-          const drawn = new Prng(seed).distinct(count, bound);
-          expect(drawn).toEqual([...new Set(drawn)].sort((a, b) => a - b));
-          expect(drawn.length).toBe(count);
-          expect(drawn.every((x) => x >= 0 && x < bound)).toBe(true);
-          expect(new Prng(seed).distinct(count, bound)).toEqual(drawn);
-        },
-      ),
-    );
-    expect(new Prng(1).distinct(100, 100)).toEqual(Array.from({ length: 100 }, (_, i) => i));
-  });
-});
-
 describe('the output buffer', () => {
   const LENGTH = 256;
   const USABLE = LENGTH - 64;
@@ -411,12 +381,6 @@ describe('the output buffer', () => {
     expect(Math.max(...parts.map((part) => part.length))).toBeLessThanOrEqual(USABLE);
   });
 });
-
-const chiSquare = (counts: readonly number[]) => {
-  const mean = counts.reduce((a, b) => a + b) / counts.length;
-  return counts.reduce((sum, count) => sum + (count - mean) ** 2 / mean, 0);
-};
-
 const withBigInts = (_: string, value: unknown) => (typeof value === 'bigint' ? Number(value) : value);
 
 function outcome(run: () => unknown): unknown {
