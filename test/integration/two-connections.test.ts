@@ -1,7 +1,10 @@
 /** Long reads take a second connection while nobody else reads: the answer is the same, and a fault of either ends it. */
 import type { IncomingMessage } from 'node:http';
 import { text } from 'node:stream/consumers';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { PgConnection } from '../../serving/db/pg-connection.ts';
+import type { Limits } from '../../shared/config/limits.ts';
+import { given, OTHER_DATABASE } from '../support/given.ts';
 import { DATASET, DAY_MS, type DayOfTrades, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
 import { eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -34,27 +37,29 @@ beforeAll(async () => {
 });
 afterAll(() => env[Symbol.asyncDispose]());
 
-const serve = () => startServing({ databaseUrl: env.databaseUrl });
+const serve = (limits?: Partial<Limits>) => startServing({ databaseUrl: env.databaseUrl, limits });
 
 /** A service whose second connection is open: the first read that wants one may end before it is. */
-async function serveWithTwo(): Promise<Serving> {
-  const serving = await serve();
+async function serveWithTwo(limits?: Partial<Limits>): Promise<Serving> {
+  const serving = await serve(limits);
   await csv(serving, FIRST_MS, FIRST_MS + DAY_MS);
   await eventually(async () => (await backends()).length === 2, 'the second connection is open');
+  await eventually(isFree(serving), 'both are idle');
   return serving;
 }
 
 interface Backend {
   readonly pid: number;
   readonly state: string;
+  readonly query: string;
 }
 
-/** The service's backends, the oldest first. */
-async function backends(): Promise<readonly Backend[]> {
+/** The service's backends, the oldest first, or the one whose last statement is. */
+async function backends(order = 'backend_start'): Promise<readonly Backend[]> {
   const { rows } = await execute(
     env.databaseUrl,
-    `select pid, state from pg_stat_activity where application_name = 'tidemark serving'
-     and datname = current_database() order by backend_start`,
+    `select pid, state, query from pg_stat_activity where application_name = 'tidemark serving'
+     and datname = current_database() order by ${order}`,
   );
   return rows;
 }
@@ -180,42 +185,172 @@ const outcomeOf = (response: IncomingMessage) =>
     (error: NodeJS.ErrnoException) => error.code,
   );
 
-describe('of a read with two connections', () => {
-  /** An answer that nobody takes: both connections wait. */
-  async function untaken(serving: Serving): Promise<{ response: IncomingMessage; pids: readonly number[] }> {
+/** An answer that nobody takes: both connections wait. The first of them is the one whose rows come first. */
+async function untaken(serving: Serving): Promise<{ response: IncomingMessage; pids: readonly number[] }> {
+  for (let tries = 1; ; tries++) {
     // The buffers of a Unix socket are small.
     const response = await serving.open({ ...requestOf(FIRST_MS, FIRST_MS + DAY_MS), unix: true });
-    let pids: readonly number[] = [];
-    await eventually(async () => {
-      const busy = (await backends()).filter(({ state }) => state !== 'idle');
-      pids = busy.map(({ pid }) => pid);
-      return pids.length === 2;
-    }, 'two connections read');
-    return { response, pids };
+    const until = Date.now() + 2000;
+    while (Date.now() < until) {
+      const reading = await backends('query_start');
+      const busy = reading.filter(({ state, query }) => state !== 'idle' && query.startsWith('select t.trade_id'));
+      if (busy.length === 2) return { response, pids: busy.map(({ pid }) => pid) };
+    }
+    // A read that begins right after another has one connection.
+    expect(tries, 'reads with one connection').toBeLessThan(10);
+    response.destroy();
+    await eventually(isFree(serving), 'everything is free');
   }
+}
 
+/** Everything is free, none of the backends is used again, and the next long read has two connections and all rows. */
+async function expectRecovery(serving: Serving, pids: readonly number[]): Promise<void> {
+  await eventually(isFree(serving), 'everything is free');
+  const left = (await backends()).filter(({ pid }) => pids.includes(pid));
+  expect(left).toEqual([]);
+  const { response } = await untaken(serving);
+  expect((await text(response)) === csvOf(FIRST_MS, FIRST_MS + DAY_MS)).toBe(true);
+  await eventually(isFree(serving), 'everything is free again');
+}
+
+describe('of a read with two connections', () => {
   test.each([0, 1])('the loss of number %i breaks the answer off and ends the other', async (index) => {
     await using serving = await serveWithTwo();
     const { response, pids } = await untaken(serving);
-    await execute(env.databaseUrl, `select pg_terminate_backend(${pids[index]}, 10000)`);
+    await execute(env.databaseUrl, `select pg_terminate_backend(${pids[index]})`);
     expect(await outcomeOf(response)).toBe('ECONNRESET');
+    await expectRecovery(serving, pids);
+  });
+
+  test.each([0, 1])('a statement of number %i that is cancelled does so, too', async (index) => {
+    await using serving = await serveWithTwo();
+    // Between two statements it has no effect.
+    for (let tries = 1; ; tries++) {
+      const { response, pids } = await untaken(serving);
+      const cancels = execute(
+        env.databaseUrl,
+        `do $$ begin while exists (select from pg_stat_get_activity(${pids[index]}) where state <> 'idle') loop
+           perform pg_cancel_backend(${pids[index]}), pg_stat_clear_snapshot(); end loop; end $$`,
+      );
+      const outcome = await text(response).catch((error: NodeJS.ErrnoException) => error.code);
+      await cancels;
+      if (outcome === 'ECONNRESET') {
+        await expectRecovery(serving, pids);
+        return;
+      }
+      expect(outcome === csvOf(FIRST_MS, FIRST_MS + DAY_MS)).toBe(true);
+      expect(tries, 'cancels without effect').toBeLessThan(20);
+    }
+  });
+
+  test('the loss of the second ends the first at once, though its rows are not taken', async () => {
+    await using serving = await serveWithTwo();
+    const { response, pids } = await untaken(serving);
+    await execute(env.databaseUrl, `select pg_terminate_backend(${pids[1]})`);
     await eventually(isFree(serving), 'everything is free');
-    expect((await backends()).map(({ pid }) => pid)).not.toEqual(expect.arrayContaining([...pids]));
-    expect(await csv(serving, FIRST_MS, FIRST_MS + 1000)).toBe(csvOf(FIRST_MS, FIRST_MS + 1000));
+    expect(await outcomeOf(response)).toBe('ECONNRESET');
+    await expectRecovery(serving, pids);
   });
 
   test('both end when the client goes', async () => {
     await using serving = await serveWithTwo();
-    const { response } = await untaken(serving);
+    const { response, pids } = await untaken(serving);
     response.destroy();
-    await eventually(isFree(serving), 'everything is free');
+    await expectRecovery(serving, pids);
   });
+
+  const isLocal = given(OTHER_DATABASE === undefined, 'TIDEMARK_TEST_DATABASE_URL is set: unset it');
+  for (const index of [0, 1])
+    isLocal.test(`the time limit ends both when number ${index} does nothing`, async () => {
+      await using serving = await serveWithTwo({ firstRowMs: 500, nextRowMs: 500 });
+      const { response, pids } = await untaken(serving);
+      process.kill(pids[index], 'SIGSTOP');
+      try {
+        expect(await outcomeOf(response)).toBe('ECONNRESET');
+        await eventually(async () => (await backends()).every(({ pid }) => pid !== pids[1 - index]), 'the other ends');
+      } finally {
+        process.kill(pids[index], 'SIGCONT');
+      }
+      await expectRecovery(serving, pids);
+    });
 
   test('rows are counted: one that is lost in any section breaks the answer off', async () => {
     await using serving = await serveWithTwo();
-    await execute(env.databaseUrl, `delete from ${DATASET} where trade_id = ${Math.floor(ROWS * 0.7)}`);
-    const response = await serving.open(requestOf(FIRST_MS, FIRST_MS + DAY_MS));
+    const lost = `trade_id = ${Math.floor(ROWS * 0.7)}`;
+    await execute(
+      env.databaseUrl,
+      `create table lost as select * from ${DATASET} where ${lost}; delete from ${DATASET} where ${lost}`,
+    );
+    const { response, pids } = await untaken(serving);
     expect(await outcomeOf(response)).toBe('ECONNRESET');
-    await eventually(isFree(serving), 'everything is free');
+    await execute(env.databaseUrl, `insert into ${DATASET} select * from lost; drop table lost`);
+    await expectRecovery(serving, pids);
+  });
+});
+
+describe('a second connection that does not come', () => {
+  const whole = async (serving: Serving) =>
+    (await csv(serving, FIRST_MS, FIRST_MS + DAY_MS)) === csvOf(FIRST_MS, FIRST_MS + DAY_MS);
+
+  test('leaves everything to the first; the next read has two', async () => {
+    await using serving = await serve();
+    await csv(serving, FIRST_MS, FIRST_MS + 1000);
+    const name = new URL(env.databaseUrl).pathname.slice(1);
+    await execute(env.adminDatabaseUrl, `alter database ${name} allow_connections false`);
+    try {
+      expect(await whole(serving)).toBe(true);
+    } finally {
+      await execute(env.adminDatabaseUrl, `alter database ${name} allow_connections true`);
+    }
+    expect(await backends()).toHaveLength(1);
+    await expectRecovery(serving, []);
+  });
+
+  test.each([
+    ['before it has the snapshot', 'before'],
+    ['when it has it', 'after'],
+  ] as const)('while the read lasts is given back, %s', async (_, when) => {
+    await using serving = await serve();
+    const gate = Promise.withResolvers<void>();
+    const { run: runOf } = PgConnection.prototype;
+    const run = vi.spyOn(PgConnection.prototype, 'run').mockImplementation(async function (this: PgConnection, steps) {
+      const isJoining = steps.some(({ statement: { text: sql } }) => sql.startsWith('set transaction snapshot'));
+      if (isJoining && when === 'before') await gate.promise;
+      await runOf.call(this, steps);
+      if (isJoining && when === 'after') await gate.promise;
+    });
+    try {
+      expect(await whole(serving)).toBe(true);
+      const [, second] = await backends();
+      gate.resolve();
+      await eventually(isFree(serving), 'everything is free');
+      const isKept = when === 'after';
+      await eventually(
+        async () => (await backends()).some(({ pid }) => pid === second.pid) === isKept,
+        `it is ${isKept ? 'kept for others' : 'closed'}`,
+      );
+    } finally {
+      gate.resolve();
+      run.mockRestore();
+    }
+    await expectRecovery(serving, []);
+  });
+});
+
+describe('the newest rows, more than are sorted from the end', () => {
+  let serving: Serving;
+  beforeAll(async () => {
+    serving = await serve();
+  });
+  afterAll(() => serving[Symbol.asyncDispose]());
+
+  const second = ROWS / 4;
+  test.each([
+    ...[10_001, second - FRAME_ROWS, second - FRAME_ROWS + 1, second - 1, second, second + 1],
+    ...[second + FRAME_ROWS, second + FRAME_ROWS + 1, ROWS, ROWS + second - 1, ROWS + second, ROWS + second + 1],
+  ])('%i', async (n_rows) => {
+    const response = await serving.open({ ...CSV, body: JSON.stringify({ ...ALL, n_rows, fields: ['trade_id'] }) });
+    const ids = days.flatMap(({ trades }) => trades.map(({ trade_id }) => trade_id)).slice(-n_rows);
+    expect((await text(response)) === `trade_id\n${ids.join('\n')}\n`).toBe(true);
   });
 });
