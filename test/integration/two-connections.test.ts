@@ -244,7 +244,8 @@ describe('of a read with two connections', () => {
   });
 
   test('the loss of the second ends the first at once, though its rows are not taken', async () => {
-    await using serving = await serveWithTwo();
+    // Otherwise the reader that takes nothing ends it.
+    await using serving = await serveWithTwo({ stallMs: 600_000 });
     const { response, pids } = await untaken(serving);
     await execute(env.databaseUrl, `select pg_terminate_backend(${pids[1]})`);
     await eventually(isFree(serving), 'everything is free');
