@@ -55,6 +55,15 @@ function dayOf(index: number): { readonly day: string; readonly trades: readonly
   return { day, trades };
 }
 
+/** The granules by frame. */
+const framesOf = () => [...Map.groupBy(granules, ({ day, base }) => `${day} ${base}`).values()];
+
+/** The first and the last row. */
+function endsOf(list: readonly Trade[]): readonly [Trade, Trade] {
+  const byTime = list.toSorted((a, b) => a.timestamp - b.timestamp);
+  return [byTime[0], byTime[byTime.length - 1]];
+}
+
 beforeAll(async () => {
   env = await createMigratedEnv();
   const days = Array.from({ length: DAYS }, (_, index) => dayOf(index));
@@ -74,7 +83,7 @@ const sql = (text: string, values: unknown[] = []) =>
 
 // Frames of every other day have ranges, so that some stretches are left of them before their granules are asked for.
 beforeEach(async () => {
-  for (const [, frame] of Map.groupBy(granules, ({ day, base }) => `${day} ${base}`)) {
+  for (const frame of framesOf()) {
     const times = frame.map((one) => one.rows.map(({ timestamp }) => timestamp));
     const first = Math.min(...times.flat());
     const ranges = COLUMNS.flatMap((column) => {
@@ -136,12 +145,18 @@ const bands = fc
     ...(hasQuantity ? ([['quantity', 'lte', quantity + 0.25]] as Clause[]) : []),
   ]);
 
-test('a row at either end of the times of its granule is found by its price', async () => {
+test('a row at either end of the times of its granule or frame is found by its price', async () => {
   const run = vi.spyOn(PgConnection.prototype, 'run');
   try {
     for (const { rows: own } of granules) {
-      const byTime = own.toSorted((a, b) => a.timestamp - b.timestamp);
-      for (const { price } of [byTime[0], byTime[byTime.length - 1]]) await check({}, [['price', 'eq', price]]);
+      for (const { price } of endsOf(own)) await check({}, [['price', 'eq', price]]);
+    }
+    for (const frame of framesOf().map((of) => of.flatMap((one) => one.rows))) {
+      // It is the only one of its frame that the window has.
+      const [{ price: first, timestamp: from }, { price: last, timestamp: to }] = endsOf(frame);
+      const window = (ms: number) => [ms, ms + DAY_MS].map((one) => new Date(one).toISOString());
+      await check({ time_range: window(from + 1 - DAY_MS) }, [['price', 'eq', first]]);
+      await check({ time_range: window(to) }, [['price', 'eq', last]]);
     }
     // A price is that of one granule in twelve: the others are left out.
     const texts = run.mock.calls.flatMap(([steps]) => steps.map(({ statement }) => statement.text));

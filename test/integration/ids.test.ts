@@ -7,6 +7,8 @@ import { writeDay as writeB } from '../../pipelines/sources/exchange_b/sample.ts
 import { writeDay as writeC } from '../../pipelines/sources/exchange_c/sample.ts';
 import { PgConnection } from '../../serving/db/pg-connection.ts';
 import { Prng } from '../../serving/read/sampling/draw.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { slotNumber } from '../../shared/registry/instruments.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, System, writeDocument } from '../support/pipeline.ts';
 import { runs } from '../support/seed.ts';
@@ -158,6 +160,32 @@ describe.each(CASES)('$key $instrument', (one) => {
       }),
       { numRuns: runs(150) },
     );
+  });
+
+  test('the first and the last ids of granules and frames lead to their rows, as bounds, too', async () => {
+    const rows = stored.get(one)!;
+    const byId = rows.slice(-ROWS).toSorted((a, b) => a.trade_id - b.trade_id);
+    // The last day is one frame; ids of C begin anew every day.
+    const ends = byId.filter((_, at) => at % 256 === 0 || at % 256 === 255 || at === ROWS - 1);
+    const others = await system.rows<Json>(
+      `select first_offset::float8 as first, last_offset::float8 as last from frames where dataset_id = $1
+       and partition_key < $2 order by partition_key desc, row_base limit 8`,
+      [one.instrument ? slotNumber(datasetOf(one.key), 1) : datasetOf(one.key).number, DAYS[2]],
+    );
+    const ids = [...ends.map(({ trade_id }) => trade_id), ...others.flatMap(({ first, last }) => [first, last])];
+    for (const [at, value] of ids.entries()) {
+      const far = ids[(at + 7) % ids.length];
+      for (const clauses of [
+        [{ field: 'trade_id', op: 'eq', value }],
+        [{ field: 'trade_id', op: 'in', value: [value, far] }],
+        [
+          { field: 'trade_id', op: 'gte', value: Math.min(value, far) },
+          { field: 'trade_id', op: 'lte', value: Math.max(value, far) },
+        ],
+      ] as const) {
+        expect(rowsOf(await ask(one, { filters: clauses }))).toEqual(passing(rows, clauses));
+      }
+    }
   });
 
   test('a sample holds the rows of the drawn ranks, which count by id through the days', async () => {
