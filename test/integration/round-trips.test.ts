@@ -53,6 +53,9 @@ async function batchesOf(path: string, body: object) {
   }
 }
 
+const textsOf = async (path: string, body: object) =>
+  (await batchesOf(path, body)).flatMap((batch) => batch.map(({ text }) => text));
+
 const days = { start_date: '2024-03-02', end_date: '2024-03-04' };
 const fields = ['datetime', 'open', 'high'];
 
@@ -69,4 +72,17 @@ test.each([
 
 test('klines of seconds take as few round trips', async () => {
   expect(await batchesOf(KLINES, { kline_size: 90, ...days, fields })).toHaveLength(2);
+});
+
+test.each([
+  ['kept klines', { kline_size: '1h', fields }],
+  ['klines that are added up', { kline_size: '2h', fields }],
+])('%s of other windows have the same statements', async (_, body) => {
+  const texts = await textsOf(KLINES, { ...body, ...days });
+  for (const other of [
+    { start_date: '2024-03-01', end_date: '2024-03-03' },
+    { start_date: '2024-03-03', end_date: '2024-03-03' },
+  ]) {
+    expect(await textsOf(KLINES, { ...body, ...other })).toEqual(texts);
+  }
 });
