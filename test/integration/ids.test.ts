@@ -287,3 +287,19 @@ test('ids of a partition of which the log lost frames are searched for in all of
   }
   await system.rows('insert into frames select * from kept; drop table kept');
 });
+
+// Ids of the others follow from the first of their frame.
+test('altered first ids of granules quarantine their partition, and a replay mends them', async () => {
+  const { key } = CASES[2];
+  const window = [key, '--from', DAYS[2], '--to', DAYS[2]];
+  const frames = `frames where dataset_id = ${datasetOf(key).number} and partition_key = '${DAYS[2]}'`;
+  const kept = () => system.rows<Json>(`select granule_offsets from ${frames}`);
+  const before = await kept();
+  expect(before[0].granule_offsets).toHaveLength(Math.ceil(ROWS / 256));
+  await system.rows(`update ${frames.replace(' where', ' set granule_offsets[2] = granule_offsets[2] + 1 where')}`);
+  const { json } = await system.run(['verify', ...window]);
+  expect(json.units[0]).toMatchObject({ state: 'quarantined', reason: expect.stringContaining('granules') });
+  expect((await system.run(['replay', ...window])).json.units[0]).toMatchObject({ state: 'replaced' });
+  expect(await kept()).toEqual(before);
+  expect((await system.run(['verify', ...window])).json.units[0].state).toBe('proved');
+});
