@@ -222,7 +222,7 @@ describe('of a read with two connections', () => {
     await expectRecovery(serving, pids);
   });
 
-  test.each([0, 1])('a statement of number %i that is cancelled does so, too', async (index) => {
+  test.each([0, 1])('a statement of number %i that is cancelled does so, too', { tags: ['nightly'] }, async (index) => {
     await using serving = await serveWithTwo();
     // Between two statements it has no effect.
     for (let tries = 1; ; tries++) {
