@@ -185,11 +185,17 @@ const outcomeOf = (response: IncomingMessage) =>
     (error: NodeJS.ErrnoException) => error.code,
   );
 
+/** The end of a window whose rows are not counted: nothing else would notice a short answer. */
+const PART_MS = FIRST_MS + 0.9 * DAY_MS;
+
 /** An answer that nobody takes: both connections wait. The first of them is the one whose rows come first. */
-async function untaken(serving: Serving): Promise<{ response: IncomingMessage; pids: readonly number[] }> {
+async function untaken(
+  serving: Serving,
+  toMs = PART_MS,
+): Promise<{ response: IncomingMessage; pids: readonly number[] }> {
   for (let tries = 1; ; tries++) {
     // The buffers of a Unix socket are small.
-    const response = await serving.open({ ...requestOf(FIRST_MS, FIRST_MS + DAY_MS), unix: true });
+    const response = await serving.open({ ...requestOf(FIRST_MS, toMs), unix: true });
     const until = Date.now() + 2000;
     while (Date.now() < until) {
       const reading = await backends('query_start');
@@ -209,7 +215,7 @@ async function expectRecovery(serving: Serving, pids: readonly number[]): Promis
   const left = (await backends()).filter(({ pid }) => pids.includes(pid));
   expect(left).toEqual([]);
   const { response } = await untaken(serving);
-  expect((await text(response)) === csvOf(FIRST_MS, FIRST_MS + DAY_MS)).toBe(true);
+  expect((await text(response)) === csvOf(FIRST_MS, PART_MS)).toBe(true);
   await eventually(isFree(serving), 'everything is free again');
 }
 
@@ -238,7 +244,7 @@ describe('of a read with two connections', () => {
         await expectRecovery(serving, pids);
         return;
       }
-      expect(outcome === csvOf(FIRST_MS, FIRST_MS + DAY_MS)).toBe(true);
+      expect(outcome === csvOf(FIRST_MS, PART_MS)).toBe(true);
       expect(tries, 'cancels without effect').toBeLessThan(20);
     }
   });
@@ -282,7 +288,7 @@ describe('of a read with two connections', () => {
       env.databaseUrl,
       `create table lost as select * from ${DATASET} where ${lost}; delete from ${DATASET} where ${lost}`,
     );
-    const { response, pids } = await untaken(serving);
+    const { response, pids } = await untaken(serving, FIRST_MS + DAY_MS);
     expect(await outcomeOf(response)).toBe('ECONNRESET');
     await execute(env.databaseUrl, `insert into ${DATASET} select * from lost; drop table lost`);
     await expectRecovery(serving, pids);
