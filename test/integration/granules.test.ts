@@ -69,7 +69,7 @@ beforeAll(async () => {
   const days = Array.from({ length: DAYS }, (_, index) => dayOf(index));
   rows = days.flatMap(({ trades }) => trades).sort((a, b) => a.timestamp - b.timestamp || a.trade_id - b.trade_id);
   await loadDays(env.databaseUrl, days, { rowsPerFrame: FRAME_ROWS });
-  serving = await startServing({ databaseUrl: env.databaseUrl });
+  serving = await startServing({ databaseUrl: env.databaseUrl, limits: { granuleLookupRows: 1 } });
 });
 afterAll(async () => {
   await serving[Symbol.asyncDispose]();
