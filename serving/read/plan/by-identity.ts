@@ -25,8 +25,10 @@ export async function narrowByIdentity(context: LiveContext): Promise<LiveContex
   const lists = request.filters.flatMap(({ field, among }) =>
     among && field.column === column ? [new Set(among)] : [],
   );
-  if (scope.kind === 'window' && lists.length > 0) return await narrowByIds(context, idsIn(ids, lists));
-  const times = scope.kind === 'window' ? await timesOfIds(context, ids) : await timesOfSpan(context, ids);
+  // How a sample is drawn must depend on the proved rows alone, and the log may have lost frames of some.
+  const hasFrames = scope.kind === 'window' && request.window.kind !== 'random';
+  if (hasFrames && lists.length > 0) return await narrowByIds(context, idsIn(ids, lists));
+  const times = hasFrames ? await timesOfIds(context, ids) : await timesOfPartitions(context, ids);
   return { ...context, searched: times ? within(searched, times) : [] };
 }
 
@@ -40,13 +42,14 @@ const bound = (id: number) => (Number.isFinite(id) ? String(id) : 'null');
 const boundsIn = ([[from, to]]: readonly (readonly (string | null)[])[]): Range | undefined =>
   from === null ? undefined : { from: Number(from), to: Number(to) };
 
-/** The times of the partitions that hold heights of the range. */
-async function timesOfSpan({ request, session }: LiveContext, { from, to }: Range): Promise<Range | undefined> {
+/** The times of the partitions that hold ids or heights of the range. */
+async function timesOfPartitions({ request, session }: LiveContext, { from, to }: Range): Promise<Range | undefined> {
   const params = new Params();
+  const held = request.dataset.native.scope.kind === 'column' ? 'span' : 'offsets';
   return boundsIn(
     await session.rows(
       `select min(from_ms), max(to_ms) from partitions where dataset_id = ${params.add(int2(request.dataset.number))}
-       and state = 'proved' and span && int8range(${bound(from)}, ${bound(to)})`,
+       and state = 'proved' and ${held} && int8range(${bound(from)}, ${bound(to)})`,
       params,
     ),
   );
