@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { groupsOf, MAX_CHUNKS, merged, slicesBackward, slicesOf } from '../../serving/read/plan/slices.ts';
+import { groupsOf, intersected, MAX_CHUNKS, merged, slicesBackward, slicesOf } from '../../serving/read/plan/slices.ts';
 import type { Part, Slice } from '../../serving/read/read-model.ts';
 import { within } from '../../serving/read/snapshot/proved-runs.ts';
 import { clip, type Range } from '../../shared/ranges.ts';
@@ -53,6 +53,18 @@ test('what is merged is searched once, in order, and nothing else is, within any
     { numRuns: runs(500) },
   );
   expect(most).toBeGreaterThan(5);
+});
+
+test('parts are clipped to ranges: each unit of time that both hold comes once, and nothing is empty', () => {
+  fc.assert(
+    fc.property(parts, parts, (all, ranges) => {
+      const held = new Set(unitsOf(ranges));
+      const found = intersected(all, ranges);
+      expect(unitsOf(found)).toEqual(unitsOf(all).filter((at) => held.has(at)));
+      for (const { from, to } of found) expect(from).toBeLessThan(to);
+    }),
+    { numRuns: runs(500) },
+  );
 });
 
 test('a part holds ranges of one proved run, and no more than a statement takes', () => {
