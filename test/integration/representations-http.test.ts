@@ -13,6 +13,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { REPRESENTATIONS } from '../../serving/render/representations.ts';
 import { BufferPool, CODINGS, ResponseBody } from '../../serving/render/response.ts';
 import { type Client, connect as connectDatabase } from '../../shared/db/connect.ts';
+import type { Json } from '../support/command.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { READERS } from '../support/read-back.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
@@ -177,7 +178,7 @@ describe('a reader that is slow and takes all', () => {
         unix: true,
       });
       response.pause();
-      await eventually(isHeldBack, 'the database waits for the reader');
+      await untilHeldBack();
       const coded = await buffer(response);
       const body = DECODERS[coding]?.(coded) ?? coded;
       expect(response.complete).toBe(true);
@@ -237,7 +238,7 @@ describe('an answer that fails midway', () => {
     });
     expect(response.statusCode).toBe(200);
     response.pause();
-    await eventually(isHeldBack, 'the database waits for the reader');
+    await untilHeldBack();
     await endBackends();
     const parts: Buffer[] = [];
     const failure = await (async () => {
@@ -254,7 +255,7 @@ describe('an answer that fails midway', () => {
   test('is reset also over HTTP/1.0, where the end of a body is the end of the connection', async () => {
     const exchange = speak(LARGE, ['Accept: application/json']);
     await exchange.arrives;
-    await eventually(isHeldBack, 'the database waits for the reader');
+    await untilHeldBack();
     await endBackends();
     await expect(exchange.whole()).rejects.toMatchObject({ code: 'ECONNRESET' });
   });
@@ -373,14 +374,21 @@ describe('docs/representations.md', () => {
 
 const mine = `from pg_stat_activity where application_name = 'tidemark serving' and datname = current_database()`;
 
-/** A backend of the service has rows that nobody takes, and goes on having them. */
-async function isHeldBack(): Promise<boolean> {
-  for (let look = 0; look < 5; look++) {
-    const found = await watcher.query(`select wait_event ${mine} and state = 'active'`);
-    if (found.rows.length !== 1 || found.rows[0].wait_event !== 'ClientWrite') return false;
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-  return true;
+/** Waits until the service's backend has rows that nobody takes, and goes on having them. */
+async function untilHeldBack(): Promise<void> {
+  let found: Json[] = [];
+  const isHeldBack = async () => {
+    for (let look = 0; look < 5; look++) {
+      found = (await watcher.query(`select state, wait_event, query ${mine}`)).rows;
+      const active = found.filter(({ state }) => state === 'active');
+      if (active.length !== 1 || active[0].wait_event !== 'ClientWrite') return false;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    return true;
+  };
+  await eventually(isHeldBack, 'the database waits for the reader').catch((cause) => {
+    throw new Error(`the database does not wait for the reader: ${JSON.stringify(found)}`, { cause });
+  });
 }
 
 const endBackends = () => watcher.query(`select pg_terminate_backend(pid) ${mine}`);
