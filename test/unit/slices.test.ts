@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { slicesOfRanges } from '../../serving/read/plan/granules.ts';
 import { groupsOf, intersected, MAX_CHUNKS, merged, slicesBackward, slicesOf } from '../../serving/read/plan/slices.ts';
 import type { Part, Slice } from '../../serving/read/read-model.ts';
 import { within } from '../../serving/read/snapshot/proved-runs.ts';
@@ -65,6 +66,25 @@ test('parts are clipped to ranges: each unit of time that both hold comes once, 
     }),
     { numRuns: runs(500) },
   );
+});
+
+test('what granules leave of a slice is read in its order, in several statements, too', () => {
+  let most = 0;
+  fc.assert(
+    fc.property(parts, fc.boolean(), (all, newestFirst) => {
+      fc.pre(all.length > 0);
+      const ranges = all.map(({ from, to }) => ({ from, to }));
+      const whole = { from: ranges[0].from, to: ranges.at(-1)!.to, part: all[0] };
+      const slices = [...slicesOfRanges(whole, ranges, CHUNK, newestFirst)];
+      most = Math.max(most, slices.length);
+      expect(searchedBy(slices)).toEqual(newestFirst ? ranges.toReversed() : ranges);
+      for (const { from, to, ranges: own = [] } of slices) {
+        expect([from, to]).toEqual([Math.min(...own.map((one) => one.from)), Math.max(...own.map((one) => one.to))]);
+      }
+    }),
+    { numRuns: runs(500) },
+  );
+  expect(most).toBeGreaterThan(2);
 });
 
 test('a part holds ranges of one proved run, and no more than a statement takes', () => {

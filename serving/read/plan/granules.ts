@@ -103,8 +103,13 @@ async function leftOf(
   return intersected(inOrder, parseMultirange(times ?? '{}'));
 }
 
-/** Slices of a slice's ranges. */
-function* slicesOfRanges(slice: Slice, all: readonly Range[], chunkMs: number, newestFirst: boolean): Generator<Slice> {
+/** Slices of a slice's ranges, which ascend. Exported for its test. */
+export function* slicesOfRanges(
+  slice: Slice,
+  all: readonly Range[],
+  chunkMs: number,
+  newestFirst: boolean,
+): Generator<Slice> {
   const groups = groupsOf(all, chunkMs);
   for (const group of newestFirst ? groups.toReversed() : groups) {
     const [from, to] = [group[0].from, group.at(-1)!.to];
