@@ -249,16 +249,6 @@ describe('of a read with two connections', () => {
     }
   });
 
-  test('the loss of the second ends the first at once, though its rows are not taken', async () => {
-    // Otherwise the reader that takes nothing ends it.
-    await using serving = await serveWithTwo({ stallMs: 600_000 });
-    const { response, pids } = await untaken(serving);
-    await execute(env.databaseUrl, `select pg_terminate_backend(${pids[1]})`);
-    await eventually(isFree(serving), 'everything is free');
-    expect(await outcomeOf(response)).toBe('ECONNRESET');
-    await expectRecovery(serving, pids);
-  });
-
   test('both end when the client goes', async () => {
     await using serving = await serveWithTwo();
     const { response, pids } = await untaken(serving);
